@@ -1,4 +1,4 @@
-//! The device tree: leaves, labels, mirrors, RAID-Z.
+//! The vdev tree of a pool: leaves, labels, mirrors, RAID-Z, dRAID.
 //!
 //! A [`VdevTree`] holds the top-level vdevs of one pool. It is built from a creation spec
 //! ([`VdevTree::create`]) or from a configuration ([`VdevTree::from_config`]), opens its leaves
@@ -9,7 +9,10 @@
 //! `read`, `write`, and `health` (counters, unflushed writes, devices given up).
 //!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
+//!
+//! Start reading in `tree/mod.rs`, then `read.rs` and `write.rs`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod health;
 pub mod label;

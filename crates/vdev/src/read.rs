@@ -1,5 +1,4 @@
-//! Finding good data: every copy and every way to rebuild it is tried before a read fails, and what
-//! was found bad is rewritten.
+//! Reads: every copy and every reconstruction is tried before a read fails, and copies found bad are rewritten.
 
 mod fetch;
 mod finish;
@@ -48,10 +47,12 @@ pub enum Fault {
     Checksum,
 }
 
-/// A leaf that did not deliver.
+/// A leaf that returned an error or wrong bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLeaf {
+    /// Guid of the leaf.
     pub guid: u64,
+    /// How the leaf failed.
     pub fault: Fault,
     /// The right data was written back.
     pub repaired: bool,
@@ -62,6 +63,7 @@ pub struct BadLeaf {
 pub struct ReadOutcome {
     /// Exactly `psize` bytes.
     pub data: Vec<u8>,
+    /// Leaves that failed before right bytes were found.
     pub bad: Vec<BadLeaf>,
     /// Bytes written to leaves that had missed the block (scrub and resilver only).
     pub resilvered: u64,
@@ -70,7 +72,7 @@ pub struct ReadOutcome {
     /// Leaves, or distributed spares, that do not have the block although it was to be written to them: they lack
     /// this txg.
     pub behind: Vec<(u64, Txg)>,
-    /// [`VdevTree::look_many`] only: nothing helped, and why; there are no data.
+    /// [`VdevTree::look_many`] only: the block could not be read, for this reason; `data` is empty.
     pub lost: Option<Error>,
 }
 

@@ -1,3 +1,3 @@
-//! The world in memory that tests use, under the name they know it by.
+//! Simulated devices in memory for tests: `env-sim` under a short name.
 
 pub use env_sim::*;

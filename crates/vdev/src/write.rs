@@ -1,4 +1,4 @@
-//! Writes: collected, sorted, merged, sent leaf by leaf.
+//! Write batches: writes are collected, sorted, merged and sent leaf by leaf.
 
 use crate::copying::Place;
 use crate::io_counts::IoClass;

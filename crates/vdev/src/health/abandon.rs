@@ -1,4 +1,4 @@
-//! Devices that do not answer: seeing it, and letting go of them all the same.
+//! Devices that do not answer: detecting them, and closing a pool without waiting for them.
 
 use crate::node::Vdev;
 use crate::VdevTree;
@@ -6,7 +6,8 @@ use env::Disk;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// What goes on at the devices of a pool.
+/// Requests of a pool's devices, in progress and ended. If `busy` stays above 0 and `done` does not grow, a
+/// device does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
     /// Transfers and flushes under way, batches counting once.
@@ -17,6 +18,7 @@ pub struct Pulse {
 
 /// A device of a pool that was abandoned, open and locked against others as long as this is kept.
 pub struct Left {
+    /// Path of the device.
     pub path: String,
     device: Arc<dyn Disk>,
 }
@@ -29,7 +31,7 @@ impl Left {
 }
 
 impl VdevTree {
-    /// What goes on at the devices at this moment.
+    /// Counts the requests of all leaves at this moment.
     pub fn pulse(&self) -> Pulse {
         let mut pulse = Pulse::default();
         for leaf in self.leaves() {

@@ -1,7 +1,7 @@
 //! Ranges that a rebuild copies at this moment: writes to them wait.
 //!
-//! A block of an intent log is allocated long before it is written. If it were written between the reading and the writing of
-//! a rebuild, the rebuild would put what was there before upon it.
+//! A block of an intent log is allocated long before it is written. If it were written between a read and the write of
+//! a rebuild, the rebuild would overwrite it with the older bytes.
 //!
 //! Lock order: `writing` before `ranges`. No I/O is done with `ranges` held.
 

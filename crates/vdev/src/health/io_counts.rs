@@ -113,6 +113,7 @@ pub struct IoFigures {
 }
 
 impl IoCounts {
+    /// The counts at this moment.
     pub fn figures(&self) -> IoFigures {
         fn plain<const N: usize>(b: &Buckets<N>) -> Vec<u64> {
             b.iter().map(|n| n.load(Relaxed)).collect()
@@ -146,6 +147,7 @@ pub(crate) struct Counting<'a> {
 }
 
 impl<'a> Counting<'a> {
+    /// Counts for one batch of requests of `class`; `slow` counts those longer than [`SLOW_NS`].
     pub fn new(
         counts: &'a IoCounts,
         slow: &'a AtomicU64,

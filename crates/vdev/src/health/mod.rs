@@ -1,4 +1,4 @@
-//! How the leaves are doing: counters and latencies, writes that are not flushed, devices given up.
+//! Health of leaves: counters and latencies, writes not yet flushed, abandoned devices.
 
 pub(crate) mod abandon;
 pub(crate) mod copying;

@@ -1,7 +1,8 @@
 //! Repairs of blocks that no flush has covered yet.
 //!
-//! A repair is written to a block of an old txg. So what a device loses of repairs is not among the txgs that its DTL gets when a flush
-//! fails ([`Vdev::soil`](crate::node::Vdev)), and is noted here, by the births of the blocks.
+//! A repair rewrites a block of an old txg. When a flush fails, the DTL of the leaf gets the txgs of ordinary writes
+//! ([`Vdev::soil`](crate::node::Vdev)), which do not include that old txg. So repairs are recorded here, by
+//! the birth txgs of their blocks.
 //!
 //! Invariant: a repair is noted after it was written, and before the next flush ends that covers it. A flush takes the notes
 //! before it begins, so that it never drops one of a later write.
@@ -37,7 +38,7 @@ impl Repairs {
         all.remove(&leaf.guid()).unwrap_or_default()
     }
 
-    /// It may not be on the device.
+    /// Records that repairs taken for a flush may not be on the device, because the flush failed.
     pub fn lose(&self, births: Births) {
         let mut lost = self.lost.acquire();
         for (owner, births) in births {
@@ -48,6 +49,7 @@ impl Repairs {
         }
     }
 
+    /// Takes what was lost so far: guid of the leaf, and the births of the blocks.
     pub fn take_lost(&self) -> Vec<(u64, RangeSet)> {
         std::mem::take(&mut *self.lost.acquire())
             .into_iter()

@@ -1,12 +1,12 @@
-//! Writes of one leaf that no flush has covered yet: what was written where, by its sum.
+//! Writes of one leaf that no flush has covered yet: offset, length and a sum of each.
 //!
-//! A device whose flush failed, or that went away and came back, may have lost any of them, whatever
-//! a later flush says. They are no longer in memory by then. So they are read back: what has the
-//! right sum is written once more, for the next flush to cover, and if one has not, the device has
-//! lost it ([`Missing`]).
+//! A device whose flush failed, or that went away and came back, may have lost any of them, even if
+//! a later flush succeeds. Their bytes are no longer in memory by then. So they are read back: bytes with
+//! the right sum are written once more, for the next flush to cover. If the sum is wrong, the device has
+//! lost the write ([`Missing`]).
 //!
-//! Each write of a leaf goes to a place that nobody writes meanwhile, except the syncing thread, which
-//! may write the same place again with the same length; the newest write of a place counts.
+//! Between two flushes each offset is written once, except by the syncing thread, which
+//! may write the same offset again with the same length; the newest write of an offset counts.
 
 use base::{Block, Error, Kind, Result};
 use codec::checksum::Fletcher4;
@@ -22,7 +22,9 @@ const TOGETHER: usize = 8 << 20;
 pub(crate) struct Mark {
     /// Byte offset on the device.
     pub at: u64,
+    /// Bytes.
     pub len: usize,
+    /// Sum over them; see [`sum`].
     pub sum: u64,
 }
 
@@ -51,10 +53,12 @@ pub(crate) struct Unflushed {
 }
 
 impl Unflushed {
+    /// Notes a write. It replaces an older one at the same offset.
     pub fn add(&mut self, m: &Mark) {
         self.writes.insert(m.at, (m.len, m.sum));
     }
 
+    /// Whether every write was flushed.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }

@@ -1,4 +1,4 @@
-//! From a heap of devices to importable pools (pool format §6.1).
+//! Discovery: reads the labels of devices and assembles the pools on them (pool format §6.1).
 
 use crate::keys::{self, pool};
 use crate::label::{self, Labels};
@@ -32,19 +32,24 @@ pub enum Problem {
 /// A pool as its labels describe it.
 #[derive(Clone, Debug)]
 pub struct PoolFound {
+    /// Name in the newest label.
     pub name: String,
+    /// Guid of the pool.
     pub guid: u64,
     /// 0 active, 1 exported, 2 destroyed.
     pub state: u64,
+    /// Pool version.
     pub version: u64,
     /// Greatest txg of any label.
     pub txg: Txg,
     /// 0 if the labels name none.
     pub hostid: u64,
+    /// Host that last wrote the pool; empty if the labels name none.
     pub hostname: String,
     /// The untrusted configuration: the keys of the newest label and a full `vdev_tree` with the
     /// paths of the devices found.
     pub config: NvList,
+    /// Why the pool may not be importable, or not whole.
     pub problems: Vec<Problem>,
 }
 

@@ -23,6 +23,7 @@ pub enum LabelSet {
     Even,
     /// L1 and L3.
     Odd,
+    /// L0 to L3.
     All,
 }
 

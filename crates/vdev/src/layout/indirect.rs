@@ -1,9 +1,9 @@
-//! Where the blocks of removed vdevs went (pool format §23).
+//! Indirect mappings: where the blocks of removed vdevs were copied to (pool format §23).
 //!
-//! A removed vdev has a list of ranges, ascending by their place on it, and for each range its place
-//! on another vdev. That one may have been removed later, so a block is looked up until all its
-//! pieces are on vdevs that exist. Blocks that were copied together with others may have been cut:
-//! only all pieces together have the right checksum.
+//! A removed vdev has a list of ranges, ascending by their offset on it, and for each range its address
+//! on another vdev. That vdev may have been removed later, so the lookup repeats until all pieces of a
+//! block are on vdevs that exist. The copying may have cut a block: only all pieces together have the
+//! right checksum.
 
 use base::{bail, Result, Txg};
 use disk::bytes::u64_at;
@@ -35,10 +35,12 @@ pub struct IndirectMap {
     births: Vec<(u64, Txg)>,
 }
 
-/// A part of a block on another vdev.
+/// A part of a block of a removed vdev, at its address on another vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
+    /// Number of the top-level vdev.
     pub vdev: u64,
+    /// Byte offset on it, as in a DVA.
     pub offset: u64,
     /// Bytes.
     pub len: usize,
@@ -103,6 +105,7 @@ impl IndirectMap {
         Ok(())
     }
 
+    /// The copied ranges, ascending by their offset on the removed vdev.
     pub fn ranges(&self) -> &[Moved] {
         &self.moved
     }

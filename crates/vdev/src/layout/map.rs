@@ -11,9 +11,11 @@ pub const MAX_SHIFT: u32 = 16;
 /// One column of a stripe: contiguous bytes on one child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Col {
+    /// Index of the child.
     pub child: usize,
     /// Byte offset in the child's data area.
     pub offset: u64,
+    /// Bytes, the zeros at the end of a data column included.
     pub size: usize,
     /// Where a data column's bytes belong in the block; 0 for parity.
     pub at: usize,
@@ -25,6 +27,7 @@ pub struct Col {
 /// Columns that share parity; the first `nparity` are the parity columns P, Q, R.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stripe {
+    /// Parity columns, then data columns.
     pub cols: Vec<Col>,
 }
 
@@ -42,6 +45,7 @@ pub struct Reflow {
 pub struct Widened {
     /// Children then and now.
     pub logical: usize,
+    /// Children now.
     pub physical: usize,
     /// One per stripe.
     pub rows: Vec<Row>,
@@ -64,7 +68,9 @@ pub struct Row {
 /// The whole layout of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
+    /// Columns of parity, 1 to 3.
     pub nparity: usize,
+    /// The stripes in the order of the block's bytes.
     pub stripes: Vec<Stripe>,
     /// Allocated sectors that carry nothing, as (child, offset).
     pub skips: Vec<(usize, u64)>,

@@ -1,4 +1,4 @@
-//! Reading from leaves: requests that lie close together are one.
+//! Reads from leaves: requests for ranges close to each other are merged.
 
 use super::{Got, Place, Plan};
 use crate::io_counts::IoClass;

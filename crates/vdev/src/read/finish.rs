@@ -1,4 +1,4 @@
-//! From what the leaves gave to the block: choice of the copy, reconstruction, repair.
+//! The second half of a read, after the leaves have answered: choice of the copy, reconstruction, repair.
 
 use super::reconstruct::{attempt, combinations, cut, fits, lacking, right_columns};
 use super::{BadLeaf, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};

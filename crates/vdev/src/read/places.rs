@@ -1,4 +1,4 @@
-//! Where the bytes of a block are: leaves, offsets, pieces on removed vdevs.
+//! Resolution of a DVA to leaves and offsets, through mirrors and the mappings of removed vdevs.
 
 use super::finish::readable;
 use super::reconstruct::MAX_COMBINATIONS;
@@ -64,7 +64,7 @@ impl VdevTree {
         bail!(Damaged, "removed vdevs refer to each other in a circle")
     }
 
-    /// Where a block is now, with the groups in which it was written there.
+    /// Where a block is now, with the txgs in which it was written there.
     pub(super) fn pieces(&self, req: &ReadReq) -> Result<Vec<Piece>> {
         let whole = Piece {
             vdev: req.vdev,

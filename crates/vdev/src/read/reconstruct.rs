@@ -1,4 +1,4 @@
-//! RAID-Z reconstruction: which columns to believe, until the checksum fits.
+//! RAID-Z reconstruction: tries combinations of columns as missing until the checksum is right.
 
 use super::{Column, Plan, ReadReq};
 use crate::map::{Col, Map};

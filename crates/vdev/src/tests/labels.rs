@@ -184,7 +184,7 @@ fn clearing_and_boot_environment() {
 }
 
 /// Power was cut while two labels were written, and again when the other two had the configuration of a
-/// group whose uberblock was not there yet: the device is still the pool's.
+/// txg whose uberblock was not there yet: the device is still the pool's.
 #[test]
 fn labels_of_the_next_group_will_do() {
     let r = rig(GroupKind::Single, 1, 9);

@@ -1,4 +1,4 @@
-//! All top-level vdevs of a pool.
+//! [`VdevTree`]: all top-level vdevs of a pool.
 //!
 //! `node` is one vdev, `spec` and `open` build trees from a creation spec or a configuration, `edit` makes changed
 //! copies of them, `state` says what works, `keys` names the entries of the nvlists.
@@ -136,6 +136,7 @@ impl VdevTree {
         self.root.acquire().get_u64(key)
     }
 
+    /// Sets a persistent number of the root; the caller has the configuration written.
     pub fn set_root_u64(&self, key: &str, value: u64) {
         self.root.acquire().set(key, value);
     }
@@ -343,7 +344,7 @@ impl VdevTree {
     /// Before anything is built upon `ub`: puts it on the leaves that lack it of every top-level vdev
     /// that has it on some, into the same slot, and flushes all leaves. The power may have gone when
     /// only some had it, or it may still be in a device's cache; if those were lost later, what was
-    /// freed by its group would be missing in the state before, which would be all that is left.
+    /// freed by its txg would be missing in the state before, which would be all that is left.
     /// A leaf that cannot be written is as it was.
     ///
     /// Errors: no leaf can be flushed.
@@ -464,7 +465,7 @@ impl VdevTree {
         Some((ub, config))
     }
 
-    /// Groups of all valid uberblocks on the readable leaves, newest first.
+    /// Txgs of all valid uberblocks on the readable leaves, newest first.
     pub fn uberblock_txgs(&self) -> Vec<Txg> {
         let tops = self.tops();
         let leaves = self.usable_leaves(&tops);
@@ -530,7 +531,7 @@ impl VdevTree {
     /// once more and flushes (`crate::unflushed`). Until then calls without a `txg` fail.
     ///
     /// If it turns out that a leaf has lost something that nobody else has, this fails for ever
-    /// ([`VdevTree::has_lost_writes`]): what was lost may belong to a group whose other blocks are still to
+    /// ([`VdevTree::has_lost_writes`]): what was lost may belong to a txg whose other blocks are still to
     /// come, which must not be committed by a later flush that works.
     pub fn flush_dirty(&self, txg: Txg) -> Result<()> {
         let mut lost = self.flushing.acquire();

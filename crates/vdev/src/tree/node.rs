@@ -22,19 +22,28 @@ use std::sync::{Arc, Mutex, RwLock};
 /// What a vdev is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VdevKind {
+    /// A block device.
     Disk,
+    /// An image file.
     File,
+    /// Every child holds the same bytes.
     Mirror,
     /// Old and new device during a replacement; a mirror in all else.
     Replacing,
     /// A device and the hot spare standing in for it; a mirror in all else.
     Spare,
+    /// RAID-Z.
     Raidz {
+        /// Columns of parity, 1 to 3.
         nparity: usize,
     },
+    /// Distributed RAID.
     Draid {
+        /// Columns of parity, 1 to 3.
         nparity: usize,
+        /// Data columns of a group.
         ndata: u64,
+        /// Number of distributed spares.
         nspares: u64,
     },
     /// Virtual spare of a dRAID: spare capacity on the children of the same vdev.
@@ -82,12 +91,19 @@ impl VdevKind {
 /// Counters since the pool was opened.
 #[derive(Debug, Default)]
 pub struct Stats {
+    /// Reads sent to the device.
     pub read_ops: AtomicU64,
+    /// Bytes of those reads.
     pub read_bytes: AtomicU64,
+    /// Writes sent to the device.
     pub write_ops: AtomicU64,
+    /// Bytes of those writes.
     pub write_bytes: AtomicU64,
+    /// Reads the device failed.
     pub read_errors: AtomicU64,
+    /// Writes and flushes the device failed.
     pub write_errors: AtomicU64,
+    /// Reads that returned other bytes than were written.
     pub checksum_errors: AtomicU64,
     /// Requests that were with the device for longer than [`crate::SLOW_NS`].
     pub slow_ios: AtomicU64,
@@ -145,6 +161,7 @@ pub struct Vdev {
     children: Vec<Arc<Vdev>>,
     /// Everything persistent except type, id, guid and children, unknown keys included.
     props: Mutex<NvList>,
+    /// Counters of this vdev alone, not of its children.
     pub stats: Stats,
     /// Latencies, sizes and queues of a leaf; groups and other vdevs without a device have none.
     io: Option<Box<IoCounts>>,
@@ -188,6 +205,7 @@ impl std::fmt::Debug for Vdev {
 }
 
 impl Vdev {
+    /// What the vdev is.
     pub fn kind(&self) -> VdevKind {
         self.kind
     }
@@ -201,6 +219,7 @@ impl Vdev {
         self.id.store(id, Relaxed);
     }
 
+    /// The guid; 0 for holes.
     pub fn guid(&self) -> u64 {
         self.guid.load(Relaxed)
     }
@@ -209,6 +228,7 @@ impl Vdev {
         self.guid.store(guid, Relaxed);
     }
 
+    /// The children by index; empty for leaves.
     pub fn children(&self) -> &[Arc<Vdev>] {
         &self.children
     }
@@ -252,22 +272,27 @@ impl Vdev {
         self.get_str(keys::PATH)
     }
 
+    /// Changes the path in the configuration. The open device stays as it is.
     pub fn set_path(&self, path: &str) {
         self.set(keys::PATH, path);
     }
 
+    /// Whether it is a top-level vdev for intent logs.
     pub fn is_log(&self) -> bool {
         self.flag(keys::IS_LOG)
     }
 
+    /// Whether the administrator took it out of use.
     pub fn is_offline(&self) -> bool {
         self.flag(keys::OFFLINE)
     }
 
+    /// MOS object with the numbers of the space maps; 0 if there is none yet.
     pub fn metaslab_array(&self) -> u64 {
         self.get_u64(keys::METASLAB_ARRAY).unwrap_or(0)
     }
 
+    /// log2 of the size of a metaslab in bytes; 0 if there are none.
     pub fn metaslab_shift(&self) -> u32 {
         self.get_u64(keys::METASLAB_SHIFT).unwrap_or(0) as u32
     }
@@ -367,10 +392,12 @@ impl Vdev {
         strip_partition(last).to_string()
     }
 
+    /// Health. That of an interior vdev follows from its children.
     pub fn state(&self) -> State {
         State::from_u8(self.state.load(Relaxed))
     }
 
+    /// Reason of the health; [`Aux::None`] where there is nothing to say.
     pub fn aux(&self) -> Aux {
         Aux::from_u8(self.aux.load(Relaxed))
     }

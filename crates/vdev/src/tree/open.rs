@@ -399,8 +399,8 @@ impl VdevTree {
         trusted: bool,
     ) -> Option<Aux> {
         let labels = label::read_labels(device);
-        // A crash may have torn two labels, and another one, before the next group, have left the other
-        // two with that group's configuration: they still say whose the device is.
+        // A crash may have torn two labels, and another one, before the next txg, have left the other
+        // two with that txg's configuration: they still say whose the device is.
         match labels.best(limit).or_else(|| labels.best(Txg::MAX)) {
             None => Some(Aux::BadLabel),
             Some(c) => self.mismatch(top, leaf, c, trusted),

@@ -1,8 +1,9 @@
-//! What new vdevs shall look like.
+//! The specification of a new top-level vdev: devices, layout, use.
 
 /// One device of a new vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevSpec {
+    /// Path of the device or image file.
     pub path: String,
     /// A regular file rather than a block device.
     pub is_file: bool,
@@ -11,6 +12,7 @@ pub struct DevSpec {
 }
 
 impl DevSpec {
+    /// An image file.
     pub fn file(path: impl Into<String>) -> DevSpec {
         DevSpec {
             path: path.into(),
@@ -19,6 +21,7 @@ impl DevSpec {
         }
     }
 
+    /// A block device; `whole_disk` as in the field.
     pub fn disk(path: impl Into<String>, whole_disk: bool) -> DevSpec {
         DevSpec {
             path: path.into(),
@@ -33,19 +36,25 @@ impl DevSpec {
 pub enum GroupKind {
     /// Exactly one device.
     Single,
+    /// Every device holds the same bytes.
     Mirror,
+    /// RAID-Z.
     Raidz {
+        /// Columns of parity, 1 to 3.
         nparity: usize,
     },
     /// Distributed RAID; `ndata` data columns per group.
     Draid {
+        /// Columns of parity, 1 to 3.
         nparity: usize,
+        /// Data columns of a group.
         ndata: u64,
+        /// Number of distributed spares.
         nspares: u64,
     },
 }
 
-/// What a top-level vdev that is no log is kept for, if not for everything.
+/// Restriction of a top-level vdev, other than a log device, to some kinds of blocks (pool format §16.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bias {
     /// Metadata and small blocks.
@@ -57,15 +66,20 @@ pub enum Bias {
 /// A new top-level vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopSpec {
+    /// How the devices work together.
     pub kind: GroupKind,
+    /// The devices, in the order of the children.
     pub devices: Vec<DevSpec>,
+    /// For intent logs only.
     pub is_log: bool,
+    /// For metadata or dedup tables only; `None` for everything.
     pub bias: Option<Bias>,
     /// log2 of the sector size; `None` takes what the devices say.
     pub ashift: Option<u32>,
 }
 
 impl TopSpec {
+    /// A vdev for everything, with the ashift of its devices.
     pub fn new(kind: GroupKind, devices: Vec<DevSpec>) -> TopSpec {
         TopSpec {
             kind,

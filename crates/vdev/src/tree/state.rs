@@ -1,4 +1,4 @@
-//! Health of vdevs and the words for it (command reference §8.1).
+//! Health of vdevs, with the words that `zpool status` has for it.
 
 /// Health, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,7 +8,7 @@ pub enum State {
     Closed = 1,
     /// Taken offline by the administrator.
     Offline = 2,
-    /// Pulled out.
+    /// Taken out of the machine.
     Removed = 3,
     /// Cannot be opened, or not enough children can.
     CantOpen = 4,
@@ -16,6 +16,7 @@ pub enum State {
     Faulted = 5,
     /// Usable, but not all of it is.
     Degraded = 6,
+    /// Usable as a whole.
     Healthy = 7,
 }
 
@@ -54,18 +55,30 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Aux {
+    /// No reason to give.
     None = 0,
+    /// The device cannot be opened.
     OpenFailed,
     /// The label does not belong here or is unreadable.
     CorruptData,
+    /// Too few children are usable.
     NoReplicas,
+    /// Root vdev: the guids of the tree do not add up to the sum in the uberblock, so a device is
+    /// missing.
     BadGuidSum,
+    /// The device is smaller than any vdev may be ([`disk::label::MIN_DEVICE`]).
     TooSmall,
+    /// The label cannot be used, or the device is smaller than the configuration says.
     BadLabel,
+    /// There were too many errors.
     ErrExceeded,
+    /// Declared faulty by the administrator (`zpool offline -f`).
     External,
+    /// The device needs larger sectors than the vdev has.
     BadAshift,
+    /// The device belongs to a pool that was split off.
     SplitPool,
+    /// All children are offline.
     ChildrenOffline,
     /// A kind of vdev this software cannot use yet.
     Unsupported,

@@ -1,4 +1,4 @@
-//! Between vdevs and the nvlists of labels and configurations (pool format §3).
+//! Conversion between vdevs and the nvlists of labels and configurations (pool format §5).
 
 use super::{Stats, Vdev, VdevKind};
 use crate::draid::Draid;

@@ -116,7 +116,7 @@ impl Vdev {
         self.batch_in(ops, None, IoClass::Sync, &|_| false)
     }
 
-    /// Runs transfers at *device* offsets, with counters; with writes of group `txg` and what each puts where. The group is noted again before the
+    /// Runs transfers at *device* offsets, with counters; with writes of `txg` and what each puts where. The txg is noted again before the
     /// leaf counts as dirty: a flush under way meanwhile has taken the note along, and is not the one
     /// that covers them. `merged`: which operations (by index) were
     /// several before.

@@ -28,6 +28,7 @@ impl Vdev {
         *self.dtl.acquire() = ranges;
     }
 
+    /// Whether the leaf lacks no txg.
     pub fn dtl_is_empty(&self) -> bool {
         self.dtl.acquire().is_empty()
     }
@@ -43,6 +44,7 @@ impl Vdev {
         self.dtl_add_range(txg, txg.after(1));
     }
 
+    /// Notes that writes of the txgs in `[start, end)` did not reach the leaf.
     pub fn dtl_add_range(&self, start: Txg, end: Txg) {
         let (start, end) = (start.number(), end.number());
         let mut dtl = self.dtl.acquire();

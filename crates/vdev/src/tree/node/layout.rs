@@ -73,6 +73,7 @@ impl Vdev {
         *self.indirect.acquire_write() = Some(map);
     }
 
+    /// The mapping of a removed vdev, once it was handed over.
     pub fn indirect(&self) -> Option<Arc<IndirectMap>> {
         self.indirect.acquire_read().clone()
     }

@@ -6,47 +6,75 @@ use base::{bail, Result};
 
 /// Entry types that matter for access; others are kept but ignored.
 pub mod ace_type {
+    /// Grants the rights in the mask.
     pub const ALLOW: u16 = 0;
+    /// Denies them.
     pub const DENY: u16 = 1;
+    /// Asks for an audit record; stored, never acted on.
     pub const AUDIT: u16 = 2;
+    /// Asks for an alarm; stored, never acted on.
     pub const ALARM: u16 = 3;
     /// First and last of the types with two 16-byte GUIDs.
     pub const ALLOW_OBJECT: u16 = 5;
+    /// See [`ALLOW_OBJECT`].
     pub const ALARM_OBJECT: u16 = 8;
 }
 
 /// Bits of [`Ace::flags`].
 pub mod ace_flag {
+    /// New files in the directory inherit the entry.
     pub const FILE_INHERIT: u16 = 0x1;
+    /// New directories in the directory inherit the entry.
     pub const DIR_INHERIT: u16 = 0x2;
+    /// An inherited entry is not inherited further.
     pub const NO_PROPAGATE: u16 = 0x4;
+    /// The entry is only for inheritance; it does not apply to the directory itself.
     pub const INHERIT_ONLY: u16 = 0x8;
+    /// The entry names a group, not a user.
     pub const IDENTIFIER_GROUP: u16 = 0x40;
+    /// The entry came from the parent directory.
     pub const INHERITED: u16 = 0x80;
+    /// owner@: the entry is about the owner of the file.
     pub const OWNER: u16 = 0x1000;
     /// group@; stored together with [`IDENTIFIER_GROUP`].
     pub const GROUP: u16 = 0x2000;
+    /// everyone@: the entry is about all users.
     pub const EVERYONE: u16 = 0x4000;
     /// The bits that say whom an entry is about.
     pub const WHO_MASK: u16 = OWNER | GROUP | EVERYONE | IDENTIFIER_GROUP;
+    /// group@ as it is stored: the entry is about the group of the file.
     pub const OWNING_GROUP: u16 = GROUP | IDENTIFIER_GROUP;
 }
 
 /// Bits of [`Ace::mask`].
 pub mod ace_mask {
+    /// Read a file, list a directory.
     pub const READ_DATA: u32 = 0x1;
+    /// Write a file, add a file to a directory.
     pub const WRITE_DATA: u32 = 0x2;
+    /// Append to a file, add a directory to a directory.
     pub const APPEND_DATA: u32 = 0x4;
+    /// Read extended attributes.
     pub const READ_NAMED_ATTRS: u32 = 0x8;
+    /// Write extended attributes.
     pub const WRITE_NAMED_ATTRS: u32 = 0x10;
+    /// Execute a file, search a directory.
     pub const EXECUTE: u32 = 0x20;
+    /// Delete entries of a directory, whatever the ACLs of the files say.
     pub const DELETE_CHILD: u32 = 0x40;
+    /// Read attributes (`stat`).
     pub const READ_ATTRIBUTES: u32 = 0x80;
+    /// Set times and other attributes.
     pub const WRITE_ATTRIBUTES: u32 = 0x100;
+    /// Delete the file itself.
     pub const DELETE: u32 = 0x10000;
+    /// Read the ACL.
     pub const READ_ACL: u32 = 0x20000;
+    /// Write the ACL and the mode.
     pub const WRITE_ACL: u32 = 0x40000;
+    /// Change owner and group.
     pub const WRITE_OWNER: u32 = 0x80000;
+    /// Synchronous access; has no effect here.
     pub const SYNCHRONIZE: u32 = 0x100000;
 }
 

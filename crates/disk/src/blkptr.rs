@@ -34,6 +34,7 @@ impl Dva {
             word1: (offset / SECTOR) | (gang as u64) << 63,
         }
     }
+    /// Whether both words are zero.
     pub fn is_empty(&self) -> bool {
         self.word0 == 0 && self.word1 == 0
     }
@@ -45,6 +46,7 @@ impl Dva {
     pub fn asize(&self) -> u64 {
         (self.word0 & 0xff_ffff) * SECTOR
     }
+    /// Number of the top-level vdev, below 2^24.
     pub fn vdev(&self) -> u64 {
         self.word0 >> 32 & 0xff_ffff
     }
@@ -53,6 +55,7 @@ impl Dva {
     pub fn offset(&self) -> u64 {
         (self.word1 & OFFSET_MASK) * SECTOR
     }
+    /// Whether the address is that of a gang header.
     pub fn is_gang(&self) -> bool {
         self.word1 >> 63 != 0
     }
@@ -61,6 +64,7 @@ impl Dva {
 /// A block pointer; see the module for the order of words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BlkPtr {
+    /// The words in the order of the format; see the table in `docs/format/block-pointers.md`.
     pub words: [u64; 16],
 }
 
@@ -92,6 +96,7 @@ impl BlkPtr {
         Ok(BlkPtr::from_bytes(b, swap))
     }
 
+    /// Decodes a pointer; `swap` if the block holding it is big-endian.
     pub fn from_bytes(b: &[u8; BP_SIZE], swap: bool) -> BlkPtr {
         let mut words = [0; 16];
         for (w, c) in words.iter_mut().zip(b.chunks_exact(8)) {
@@ -101,6 +106,7 @@ impl BlkPtr {
         BlkPtr { words }
     }
 
+    /// The 128 bytes, little-endian.
     pub fn to_bytes(&self) -> [u8; BP_SIZE] {
         let mut out = [0; BP_SIZE];
         for (c, w) in out.chunks_exact_mut(8).zip(self.words) {
@@ -128,12 +134,14 @@ impl BlkPtr {
         self.words[PROP]
     }
 
+    /// DVA `i`, 0 to 2; not meaningful in embedded pointers, nor DVA 2 of an encrypted block.
     pub fn dva(&self, i: usize) -> Dva {
         Dva {
             word0: self.words[2 * i],
             word1: self.words[2 * i + 1],
         }
     }
+    /// Replaces DVA `i`, 0 to 2.
     pub fn set_dva(&mut self, i: usize, d: Dva) {
         self.words[2 * i] = d.word0;
         self.words[2 * i + 1] = d.word1;
@@ -146,6 +154,7 @@ impl BlkPtr {
         let n = if self.is_encrypted() { 2 } else { DVAS };
         (0..n).map(|i| self.dva(i)).filter(Dva::is_valid).collect()
     }
+    /// Whether the pointer holds the data itself instead of an address.
     pub fn is_embedded(&self) -> bool {
         self.bits(39, 1) != 0
     }
@@ -153,12 +162,15 @@ impl BlkPtr {
     pub fn embedded_type(&self) -> u8 {
         self.bits(40, 8) as u8
     }
+    /// Whether the pointer stands for data that a redacted stream left out.
     pub fn is_redacted(&self) -> bool {
         self.is_embedded() && self.embedded_type() == 2
     }
+    /// Whether the pointer leads to no data: the range reads as zeros.
     pub fn is_hole(&self) -> bool {
         !self.is_embedded() && self.dva(0).is_empty()
     }
+    /// Whether the block is a gang block.
     pub fn is_gang(&self) -> bool {
         !self.is_embedded() && self.dva(0).is_gang()
     }
@@ -170,15 +182,16 @@ impl BlkPtr {
     pub fn is_encrypted(&self) -> bool {
         self.uses_crypt() && self.level() == 0 && self.obj_type().is_encrypted()
     }
+    /// Whether a dedup table counts the references of the block.
     pub fn is_dedup(&self) -> bool {
         !self.is_embedded() && self.bits(62, 1) != 0
     }
-    /// Says that a dedup table counts the references.
+    /// Sets whether a dedup table counts the references of the block.
     pub fn set_dedup(&mut self, on: bool) {
         debug_assert!(!self.is_embedded());
         self.set_bits(62, 1, on as u64);
     }
-    /// Group in which the data were written, where it is not that of the pointer.
+    /// Sets the txg in which the data were written, where it is not that of the pointer.
     pub fn set_physical_birth(&mut self, txg: Txg) {
         debug_assert!(!self.is_embedded());
         self.words[PHYS_BIRTH] = if txg == self.logical_birth() {
@@ -187,7 +200,7 @@ impl BlkPtr {
             txg.number()
         };
     }
-    /// The same pointer as one that is made in group `txg` and refers to the data of this one.
+    /// A pointer made in `txg` that refers to the data of this one (block cloning).
     pub fn cloned_in(&self, txg: Txg) -> BlkPtr {
         let mut bp = *self;
         let born = self.physical_birth();
@@ -198,7 +211,7 @@ impl BlkPtr {
         }
         bp
     }
-    /// Says whether the pointed-to data are in big-endian order.
+    /// Sets whether the data are in big-endian order.
     pub fn set_big_endian(&mut self, on: bool) {
         self.set_bits(63, 1, u64::from(!on));
     }
@@ -206,6 +219,7 @@ impl BlkPtr {
     pub fn is_little_endian(&self) -> bool {
         self.bits(63, 1) != 0
     }
+    /// Logical size in bytes, before compression; 0 for a hole that was never written.
     pub fn lsize(&self) -> usize {
         if self.is_embedded() {
             self.bits(0, 25) as usize + 1
@@ -215,6 +229,7 @@ impl BlkPtr {
             (self.bits(0, 16) as usize + 1) << 9
         }
     }
+    /// Physical size in bytes, after compression; 0 for holes.
     pub fn psize(&self) -> usize {
         if self.is_embedded() {
             self.bits(25, 7) as usize + 1
@@ -224,6 +239,7 @@ impl BlkPtr {
             (self.bits(16, 16) as usize + 1) << 9
         }
     }
+    /// Algorithm the stored bytes are compressed with.
     pub fn compress(&self) -> Compression {
         Compression::new(self.bits(32, 7) as u8)
     }
@@ -235,9 +251,11 @@ impl BlkPtr {
             Checksum::new(self.bits(40, 8) as u8)
         }
     }
+    /// Type of the object the block belongs to.
     pub fn obj_type(&self) -> ObjType {
         ObjType(self.bits(48, 8) as u8)
     }
+    /// Level in the block tree: 0 for content, 1 and above for indirect blocks.
     pub fn level(&self) -> u8 {
         self.bits(56, 5) as u8
     }
@@ -261,6 +279,8 @@ impl BlkPtr {
             self.logical_birth()
         }
     }
+    /// Number of non-hole blocks of level 0 below the pointer; for a block of dnodes, of allocated
+    /// dnodes.
     pub fn fill(&self) -> u64 {
         if self.is_embedded() {
             1
@@ -272,6 +292,8 @@ impl BlkPtr {
             self.words[FILL]
         }
     }
+    /// Sets [`fill`](BlkPtr::fill). In the pointer of an encrypted block only 32 bits of it are
+    /// kept.
     pub fn set_fill(&mut self, fill: u64) {
         debug_assert!(!self.is_embedded());
         self.words[FILL] = if self.is_encrypted() {
@@ -281,10 +303,13 @@ impl BlkPtr {
             fill
         };
     }
+    /// The four words of the checksum, of whatever algorithm; in an embedded pointer part of the
+    /// payload.
     pub fn checksum(&self) -> [u64; 4] {
         let w = &self.words;
         [w[CKSUM], w[CKSUM + 1], w[CKSUM + 2], w[CKSUM + 3]]
     }
+    /// Replaces the four words of the checksum.
     pub fn set_checksum(&mut self, c: [u64; 4]) {
         self.words[CKSUM..].copy_from_slice(&c);
     }

@@ -35,6 +35,8 @@ pub struct BrtPhys {
 }
 
 impl BrtPhys {
+    /// Decodes the bonus, 56 bytes. `Damaged`: ranges below 1 MiB or not in sectors, or more than
+    /// 2^32 counters.
     pub fn decode(b: &[u8]) -> Result<BrtPhys> {
         let p = BrtPhys {
             entries: u64_at(b, 0)?,

@@ -84,9 +84,11 @@ pub const fn up8(len: usize) -> usize {
 /// Deterministic junk for the tests that feed decoders with hostile bytes.
 #[cfg(test)]
 pub(crate) mod junk {
+    /// Generator of repeatable random numbers; the number is its state.
     pub struct Junk(pub u64);
 
     impl Junk {
+        /// The next number.
         pub fn next(&mut self) -> u64 {
             // SplitMix64: every seed gives a full-period, well mixed sequence.
             self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -96,10 +98,12 @@ pub(crate) mod junk {
             z ^ (z >> 31)
         }
 
+        /// A number below `n`; 0 if `n` is 0.
         pub fn below(&mut self, n: usize) -> usize {
             (self.next() % n.max(1) as u64) as usize
         }
 
+        /// `n` bytes.
         pub fn bytes(&mut self, n: usize) -> Vec<u8> {
             (0..n).map(|_| self.next() as u8).collect()
         }

@@ -24,19 +24,29 @@ pub const KEY_VERSION: u64 = 1;
 
 /// Names in a DSL crypto key object (pool format §15.2).
 pub mod keys {
+    /// `u64`: number of the cipher suite.
     pub const SUITE: &str = "DSL_CRYPTO_SUITE";
+    /// `u64`: random; identifies the master key.
     pub const GUID: &str = "DSL_CRYPTO_GUID";
+    /// `u64`: format of the key, [`KEY_VERSION`](super::KEY_VERSION) or 0.
     pub const VERSION: &str = "DSL_CRYPTO_VERSION";
     /// DSL directory of the encryption root.
     pub const ROOT_DIR: &str = "DSL_CRYPTO_ROOT_DDOBJ";
     /// Datasets (clones) sharing the key.
     pub const REFCOUNT: &str = "DSL_CRYPTO_REFCOUNT";
+    /// Bytes: nonce under which the two keys are wrapped.
     pub const IV: &str = "DSL_CRYPTO_IV";
+    /// Bytes: MAC of the two wrapped keys.
     pub const MAC: &str = "DSL_CRYPTO_MAC";
+    /// Bytes: the wrapped master key.
     pub const MASTER_KEY: &str = "DSL_CRYPTO_MASTER_KEY_1";
+    /// Bytes: the wrapped key of HMACs.
     pub const HMAC_KEY: &str = "DSL_CRYPTO_HMAC_KEY_1";
+    /// `u64`: form of the user's key; 1 raw, 2 hex, 3 passphrase.
     pub const KEYFORMAT: &str = "keyformat";
+    /// `u64`: salt of the derivation from a passphrase; 0 for other forms.
     pub const PBKDF2_SALT: &str = "pbkdf2salt";
+    /// `u64`: iterations of the derivation from a passphrase; 0 for other forms.
     pub const PBKDF2_ITERS: &str = "pbkdf2iters";
     /// Entry of the zapified DSL directory: object of the key.
     pub const DIR_ENTRY: &str = "com.datto:crypto_key_obj";

@@ -1,7 +1,7 @@
 //! Dedup tables (data format §27, §28): keys, entries and the log of changes.
 //!
-//! All words here are in host order. How an entry is packed as a value of its ZAP (a version byte and
-//! a compressed body) is the matter of crate `pool`, which can compress.
+//! All words here are in host order. Crate `pool` packs an entry as the value of its ZAP (a version byte and
+//! a compressed body), since it can compress.
 
 use crate::blkptr::{BlkPtr, Dva, DVAS};
 use crate::bytes::{put_u64, u64_at};
@@ -28,15 +28,17 @@ pub const LOG_RECORD: usize = 120;
 pub const LOG_BONUS: usize = 64;
 /// Flags of a table's directory: flat entries; changes go through a log.
 pub const FLAG_FLAT: u64 = 1;
+/// See [`FLAG_FLAT`].
 pub const FLAG_LOG: u64 = 2;
 /// Flags of a log.
 pub const LOG_FLUSHING: u8 = 1;
+/// See [`LOG_FLUSHING`].
 pub const LOG_CHECKPOINT: u8 = 2;
 
 /// What a table sorts its entries into, by the number of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DdtClass {
-    /// Obsolete.
+    /// Blocks with extra copies; obsolete.
     Ditto,
     /// More than one reference.
     Duplicate,
@@ -45,6 +47,7 @@ pub enum DdtClass {
 }
 
 impl DdtClass {
+    /// All classes in the order of their numbers.
     pub const ALL: [DdtClass; 3] = [DdtClass::Ditto, DdtClass::Duplicate, DdtClass::Unique];
 
     /// As in names of objects.
@@ -56,6 +59,7 @@ impl DdtClass {
         }
     }
 
+    /// Number of the class in the statistics of a table.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -83,6 +87,7 @@ impl DdtKey {
         DdtKey([c[0], c[1], c[2], c[3], prop])
     }
 
+    /// From the words a ZAP entry has for its name. `Damaged`: not five words.
     pub fn from_words(w: &[u64]) -> Result<DdtKey> {
         match w.try_into() {
             Ok(w) => Ok(DdtKey(w)),
@@ -90,15 +95,19 @@ impl DdtKey {
         }
     }
 
+    /// Logical size of the block in bytes.
     pub fn lsize(&self) -> usize {
         ((self.0[4] & 0xffff) as usize + 1) << 9
     }
+    /// Physical size of the block in bytes.
     pub fn psize(&self) -> usize {
         ((self.0[4] >> 16 & 0xffff) as usize + 1) << 9
     }
+    /// Algorithm the block is compressed with.
     pub fn compress(&self) -> Compression {
         Compression::new((self.0[4] >> 32 & 0x7f) as u8)
     }
+    /// Whether the block is encrypted, so that its third DVA holds salt and IV.
     pub fn is_encrypted(&self) -> bool {
         self.0[4] >> 39 & 1 != 0
     }
@@ -130,9 +139,11 @@ impl DdtKey {
 /// One physical block of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DdtSlot {
+    /// Addresses of the copies; unused ones are zero.
     pub dvas: [Dva; DVAS],
+    /// Number of block pointers that refer to the block.
     pub refcount: u64,
-    /// Group in which it was written; 0 = the slot is not used.
+    /// Txg in which the block was written; 0 = the slot is not used.
     pub birth: Txg,
 }
 
@@ -173,8 +184,11 @@ impl DdtSlot {
 /// What a table holds of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DdtEntry {
+    /// All slots, 256 bytes; pools without `fast_dedup`.
     Traditional([DdtSlot; SLOTS]),
+    /// One slot and the time, 72 bytes; pools with `fast_dedup`.
     Flat {
+        /// The block.
         slot: DdtSlot,
         /// When the entry got its present class, seconds since 1970.
         class_start: u64,
@@ -217,6 +231,7 @@ impl DdtEntry {
         }
     }
 
+    /// The slots, used or not.
     pub fn slots(&self) -> &[DdtSlot] {
         match self {
             DdtEntry::Traditional(s) => s,
@@ -224,6 +239,7 @@ impl DdtEntry {
         }
     }
 
+    /// The slots, to be changed.
     pub fn slots_mut(&mut self) -> &mut [DdtSlot] {
         match self {
             DdtEntry::Traditional(s) => s,
@@ -297,15 +313,18 @@ impl DdtHistogram {
 /// Bonus of a log object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DdtLogPhys {
+    /// Bits [`LOG_FLUSHING`] and [`LOG_CHECKPOINT`].
     pub flags: u8,
     /// Bytes in use, a multiple of the block size.
     pub length: u64,
+    /// First txg whose changes the log has.
     pub first_txg: Txg,
     /// With [`LOG_CHECKPOINT`]: keys up to this one are in the tables already.
     pub checkpoint: DdtKey,
 }
 
 impl DdtLogPhys {
+    /// Decodes the bonus, 64 bytes. `Unsupported`: a version other than 1.
     pub fn decode(b: &[u8]) -> Result<DdtLogPhys> {
         let info = u64_at(b, 0)?;
         if info & 0xff != 1 {
@@ -341,7 +360,9 @@ impl DdtLogPhys {
 pub struct DdtLogRecord {
     /// Where the entry is stored, if it is.
     pub stored: Option<DdtClass>,
+    /// The block the record is about.
     pub key: DdtKey,
+    /// The entry after the change.
     pub entry: DdtEntry,
 }
 

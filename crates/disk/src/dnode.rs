@@ -33,24 +33,33 @@ pub mod flags {
 /// dnode_phys in memory, host order.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DnodePhys {
+    /// Type of the content.
     pub obj_type: ObjType,
+    /// log2 of the size of an indirect block in bytes, 10 to 24.
     pub indblkshift: u8,
+    /// Levels of the block tree, 1 to 15; 1 if the pointers of the dnode lead to content.
     pub nlevels: u8,
+    /// Type of the bonus.
     pub bonus_type: ObjType,
     /// 0 = inherit
     pub checksum: Checksum,
     /// 0 = inherit
     pub compress: Compression,
+    /// Bits of [`flags`].
     pub flags: u8,
+    /// Size of a data block in sectors of 512 bytes.
     pub datablkszsec: u16,
     /// Slots of 512 bytes this dnode takes, at least 1.
     pub slots: u8,
+    /// Number of the last block of level 0; 0 if there is none.
     pub maxblkid: u64,
+    /// Allocated space, in the unit that [`flags::USED_BYTES`] says; see [`DnodePhys::used_bytes`].
     pub used: u64,
     /// 1…3 pointers.
     pub blkptr: Vec<BlkPtr>,
     /// The bytes of the bonus in use (dn_bonuslen).
     pub bonus: Vec<u8>,
+    /// Pointer to the spill block, if there is one.
     pub spill: Option<BlkPtr>,
 }
 
@@ -196,31 +205,46 @@ impl DnodePhys {
 pub mod objset {
     use super::*;
 
+    /// The meta-dnode: its object holds the dnodes of the set.
     pub const META_DNODE: usize = 0;
+    /// The header of the intent log.
     pub const ZIL_HEADER: usize = 512;
+    /// Bytes of that header.
     pub const ZIL_HEADER_SIZE: usize = 192;
+    /// Type of the set, `u64`; see [`crate::os_type`].
     pub const OS_TYPE: usize = 704;
+    /// Flags, `u64`: `USERACCT_COMPLETE` and its neighbours.
     pub const OS_FLAGS: usize = 712;
+    /// Dnode of object −1: space used by users. From [`SIZE_V2`] on.
     pub const USERUSED: usize = 1024;
+    /// Dnode of object −2: space used by groups.
     pub const GROUPUSED: usize = 1536;
+    /// Dnode of object −3: space used by projects. From [`SIZE_V3`] on.
     pub const PROJECTUSED: usize = 2048;
     /// Sizes by generation.
     pub const SIZE_V1: usize = 1024;
+    /// With accounting by user and group.
     pub const SIZE_V2: usize = 2048;
+    /// With accounting by project.
     pub const SIZE_V3: usize = 4096;
 
     /// os_flags
     pub const USERACCT_COMPLETE: u64 = 1;
+    /// Objects are counted by user and group.
     pub const USEROBJACCT_COMPLETE: u64 = 2;
+    /// Space and objects are counted by project.
     pub const PROJECTQUOTA_COMPLETE: u64 = 4;
 
     /// objset_phys in memory.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ObjsetPhys {
+        /// Dnode of the object that holds all other dnodes.
         pub meta: DnodePhys,
         /// Raw ZIL header (pool format §26.1), little-endian words.
         pub zil_header: [u8; ZIL_HEADER_SIZE],
+        /// See [`crate::os_type`].
         pub os_type: u64,
+        /// [`USERACCT_COMPLETE`] and its neighbours.
         pub os_flags: u64,
         /// Both MACs (64 bytes), zero unless encrypted.
         pub macs: [u8; 64],
@@ -272,6 +296,7 @@ pub mod objset {
             })
         }
 
+        /// The block, `size` bytes, little-endian.
         pub fn encode(&self) -> Vec<u8> {
             let mut b = vec![0; self.size];
             self.meta.encode(&mut b[..512]);

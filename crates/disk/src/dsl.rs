@@ -1,6 +1,6 @@
 //! Bonus structures of the DSL: directories, datasets, deadlists, bpobjs, bptrees, bookmarks
-//! (data format §7, §8, §11, §12). All little endian; blocks of the other byte order are swapped
-//! before they come here.
+//! (data format §7, §8, §11, §12). All are little-endian; readers swap blocks of the other byte order
+//! first.
 
 use crate::blkptr::{BlkPtr, BP_SIZE};
 use crate::bytes::{put_u64, slice_at, u64_at};
@@ -50,20 +50,27 @@ pub const DIR_USED_BREAKDOWN: u64 = 1;
 pub struct DslDirPhys {
     /// Seconds; informational.
     pub creation_time: u64,
+    /// Dataset object of the head.
     pub head_dataset_obj: u64,
+    /// Object of the parent directory; 0 for the root.
     pub parent_obj: u64,
     /// Origin *snapshot*.
     pub origin_obj: u64,
     /// ZAP: name of child → its directory object.
     pub child_dir_zapobj: u64,
+    /// Bytes charged to the directory: its datasets, children and reservations.
     pub used_bytes: u64,
+    /// Compressed bytes of its own datasets.
     pub compressed_bytes: u64,
+    /// Uncompressed bytes of its own datasets.
     pub uncompressed_bytes: u64,
     /// Bytes, 0 = none.
     pub quota: u64,
     /// Bytes, 0 = none.
     pub reserved: u64,
+    /// ZAP of properties.
     pub props_zapobj: u64,
+    /// ZAP of delegated permissions.
     pub deleg_zapobj: u64,
     /// See [`DIR_USED_BREAKDOWN`].
     pub flags: u64,
@@ -76,14 +83,20 @@ pub struct DslDirPhys {
 /// Index into [`DslDirPhys::used_breakdown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Used {
+    /// Bytes of the head that no snapshot has.
     Head = 0,
+    /// Bytes of snapshots that the head does not have.
     Snap = 1,
+    /// Bytes charged to child directories.
     Child = 2,
+    /// Bytes reserved for child directories beyond what they use.
     ChildRsrv = 3,
+    /// Bytes of the head's own reservation (`refreservation`) that are not used.
     RefRsrv = 4,
 }
 
 impl DslDirPhys {
+    /// Decodes the bonus. `Damaged`: it is cut short.
     pub fn decode(b: &[u8]) -> Result<DslDirPhys> {
         let mut used_breakdown = [0; 5];
         for (i, u) in used_breakdown.iter_mut().enumerate() {
@@ -108,6 +121,7 @@ impl DslDirPhys {
         })
     }
 
+    /// The bonus, 256 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; DSL_DIR_SIZE];
         for (i, v) in [
@@ -145,9 +159,11 @@ impl DslDirPhys {
 pub mod ds_flags {
     /// A receive or an old-style destroy is in progress.
     pub const INCONSISTENT: u64 = 1;
+    /// The snapshot is from a pool that forbids promoting its clones; obsolete, kept.
     pub const NOPROMOTE: u64 = 2;
     /// `unique_bytes` is exact (pool ≥ 9).
     pub const UNIQUE_ACCURATE: u64 = 4;
+    /// Destroy the snapshot when its last hold and clone go (`zfs destroy -d`).
     pub const DEFER_DESTROY: u64 = 8;
     /// Name lookups ignore case.
     pub const CI_DATASET: u64 = 0x10000;
@@ -156,8 +172,11 @@ pub mod ds_flags {
 /// DSL dataset (head or snapshot), bonus type 16 (data format §7.2). Object numbers are 0 for "none".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DslDatasetPhys {
+    /// Object of the DSL directory.
     pub dir_obj: u64,
+    /// Previous snapshot; of a clone without snapshots, its origin.
     pub prev_snap_obj: u64,
+    /// `creation_txg` of that snapshot: blocks born later are not in it.
     pub prev_snap_txg: Txg,
     /// Snapshots only: next snapshot or head of the same directory.
     pub next_snap_obj: u64,
@@ -167,11 +186,17 @@ pub struct DslDatasetPhys {
     pub num_children: u64,
     /// Seconds.
     pub creation_time: u64,
+    /// Txg in which the dataset was created.
     pub creation_txg: Txg,
+    /// Deadlist (or bpobj) of blocks the previous snapshot has and this dataset freed.
     pub deadlist_obj: u64,
+    /// Deflated bytes the dataset refers to.
     pub referenced_bytes: u64,
+    /// Compressed bytes of them.
     pub compressed_bytes: u64,
+    /// Uncompressed bytes of them.
     pub uncompressed_bytes: u64,
+    /// Deflated bytes that only this dataset refers to; see [`ds_flags::UNIQUE_ACCURATE`].
     pub unique_bytes: u64,
     /// 56 bits, unique per pool, may change.
     pub fsid_guid: u64,
@@ -190,6 +215,7 @@ pub struct DslDatasetPhys {
 }
 
 impl DslDatasetPhys {
+    /// Decodes the bonus. `Damaged`: it is cut short.
     pub fn decode(b: &[u8]) -> Result<DslDatasetPhys> {
         Ok(DslDatasetPhys {
             dir_obj: u64_at(b, 0)?,
@@ -215,6 +241,7 @@ impl DslDatasetPhys {
         })
     }
 
+    /// The bonus, 320 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; DSL_DATASET_SIZE];
         for (i, v) in [
@@ -247,6 +274,7 @@ impl DslDatasetPhys {
         b
     }
 
+    /// Whether it is a snapshot: heads have no children.
     pub fn is_snapshot(&self) -> bool {
         self.num_children != 0
     }
@@ -255,8 +283,11 @@ impl DslDatasetPhys {
 words! {
     /// Bonus (type 51) of a new-format deadlist or livelist: totals over all entries (data format §8.2).
     DeadlistPhys, DEADLIST_SIZE;
+    /// Deflated bytes.
     used @ 0,
+    /// Compressed bytes.
     comp @ 8,
+    /// Uncompressed bytes.
     uncomp @ 16,
 }
 
@@ -267,14 +298,18 @@ words! {
     begin @ 0,
     /// Index after the last entry.
     end @ 8,
+    /// Deflated bytes still to be freed.
     bytes @ 16,
+    /// Compressed bytes of them.
     comp @ 24,
+    /// Uncompressed bytes of them.
     uncomp @ 32,
 }
 
 /// One entry of a bptree: a tree of blocks to free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BptreeEntry {
+    /// Root of the tree.
     pub bp: BlkPtr,
     /// Only blocks born later are freed.
     pub birth_txg: Txg,
@@ -283,6 +318,7 @@ pub struct BptreeEntry {
 }
 
 impl BptreeEntry {
+    /// Decodes an entry of 168 bytes. `Damaged`: it is cut short.
     pub fn decode(b: &[u8]) -> Result<BptreeEntry> {
         let mut bookmark = [0; 4];
         for (i, w) in bookmark.iter_mut().enumerate() {
@@ -295,6 +331,7 @@ impl BptreeEntry {
         })
     }
 
+    /// The entry, 168 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = self.bp.to_bytes().to_vec();
         b.resize(BPTREE_ENTRY_SIZE, 0);
@@ -311,12 +348,17 @@ impl BptreeEntry {
 pub struct BpobjPhys {
     /// Length of the bonus: 16 (pool < 3), 32 (< 26), 48 or 56 (created with livelists active).
     pub size: usize,
+    /// Number of block pointers in the object itself.
     pub num_blkptrs: u64,
+    /// Deflated bytes of all blocks, sub-objects included.
     pub bytes: u64,
+    /// Compressed bytes of them; 0 if the bonus has no room for it.
     pub comp: u64,
+    /// Uncompressed bytes of them; 0 if the bonus has no room for it.
     pub uncomp: u64,
     /// Object with the list of sub-objects, 0 = none.
     pub subobjs: u64,
+    /// Number of sub-objects.
     pub num_subobjs: u64,
     /// FREE entries (livelists).
     pub num_freed: u64,
@@ -375,6 +417,7 @@ impl BpobjPhys {
         })
     }
 
+    /// The bonus, `size` bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; 56];
         for (i, v) in [
@@ -447,7 +490,9 @@ pub mod bookmark_flags {
 pub struct BookmarkPhys {
     /// Of the snapshot.
     pub guid: u64,
+    /// Txg in which the snapshot was created.
     pub creation_txg: Txg,
+    /// Creation of the snapshot, seconds since 1970.
     pub creation_time: u64,
     /// Redaction list or 0.
     pub redaction_obj: u64,
@@ -457,6 +502,7 @@ pub struct BookmarkPhys {
     pub referenced: [u64; 3],
     /// The same of what was freed before the next snapshot.
     pub freed_before_next: [u64; 3],
+    /// Set of IVs of an encrypted snapshot, for raw increments; 0 if there is none.
     pub ivset_guid: u64,
 }
 
@@ -507,7 +553,9 @@ impl BookmarkPhys {
 /// One entry of a redaction list: a run of blocks of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedactBlock {
+    /// Object number.
     pub object: u64,
+    /// Number of the first block.
     pub blkid: u64,
     /// Bytes of one block.
     pub block_size: u64,
@@ -519,6 +567,7 @@ pub struct RedactBlock {
 pub const REDACT_BLOCK_SIZE: usize = 32;
 
 impl RedactBlock {
+    /// Decodes an entry of 32 bytes. `Damaged`: it is cut short.
     pub fn decode(b: &[u8]) -> Result<RedactBlock> {
         let sc = u64_at(b, 16)?;
         u64_at(b, 24)?;
@@ -530,6 +579,7 @@ impl RedactBlock {
         })
     }
 
+    /// The entry.
     pub fn encode(&self) -> [u8; REDACT_BLOCK_SIZE] {
         let mut b = [0; REDACT_BLOCK_SIZE];
         put_u64(&mut b, 0, self.object);

@@ -27,6 +27,7 @@ pub struct Feature {
     pub name: &'static str,
     /// Name on disk.
     pub guid: &'static str,
+    /// Where its count is kept and when it must be known.
     pub flags: Flags,
     /// Short names of the features it needs.
     pub depends: &'static [&'static str],

@@ -26,6 +26,7 @@ pub const fn rid(fuid: u64) -> u32 {
 /// Table of domains of a file system: index and SID domain. Entries are never removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FuidTable {
+    /// Index, from 1, and the domain as the start of a security identifier (`S-1-5-…`).
     pub domains: Vec<(u64, String)>,
 }
 

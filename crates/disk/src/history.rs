@@ -8,33 +8,50 @@ use base::{bail, Result};
 pub const HISTORY_SIZE: usize = 40;
 /// Smallest and largest value of [`HistoryPhys::phys_max_off`].
 pub const MIN_LOG: u64 = 128 << 10;
+/// See [`MIN_LOG`].
 pub const MAX_LOG: u64 = 1 << 30;
 /// No record is longer; a larger length word is damage.
 pub const MAX_RECORD: u64 = 16 << 20;
 
 /// Names of the pairs in a record.
 pub mod keys {
+    /// `u64`: seconds since 1970.
     pub const TIME: &str = "history time";
+    /// String: host the command ran on.
     pub const HOSTNAME: &str = "history hostname";
+    /// `u64`: user id of the caller.
     pub const WHO: &str = "history who";
+    /// String: zone the command ran in; `linux`, `global` …
     pub const ZONE: &str = "history zone";
+    /// String: the command with its arguments.
     pub const COMMAND: &str = "history command";
+    /// `u64`: txg of an internal record.
     pub const TXG: &str = "history txg";
+    /// String: name of the operation of an internal record.
     pub const INTERNAL_NAME: &str = "internal_name";
-    /// What an internal record says: since the first pools with records of their own doing.
+    /// String: details of an internal record.
     pub const INTERNAL_STR: &str = "history internal str";
+    /// String: name of the dataset an internal record is about.
     pub const DSNAME: &str = "dsname";
+    /// `u64`: object number of that dataset.
     pub const DSID: &str = "dsid";
+    /// `u64`: the operation by number, in old pools; see [`old_event`](super::old_event).
     pub const OLD_EVENT: &str = "history internal event";
+    /// String: name of the request to the kernel.
     pub const IOCTL: &str = "ioctl";
+    /// Nvlist: arguments of the request.
     pub const IN_NVL: &str = "in_nvl";
+    /// Nvlist: its result.
     pub const OUT_NVL: &str = "out_nvl";
+    /// `i64`: bytes of the result, where it was too large to be kept.
     pub const OUT_SIZE: &str = "out_size";
+    /// `i64`: error number the request ended with; absent on success.
     pub const ERRNO: &str = "errno";
+    /// `i64`: time the request took, nanoseconds.
     pub const ELAPSED_NS: &str = "elapsed_ns";
 }
 
-/// What pools of versions before 5000 call what they did by themselves, by its number.
+/// Names of the operations in internal records of pools of versions before 5000, by number.
 const OLD_EVENTS: [&str; 41] = [
     "invalid event",
     "pool create",
@@ -96,6 +113,7 @@ pub struct HistoryPhys {
     pub bof: u64,
     /// Logical position behind the newest record.
     pub eof: u64,
+    /// Records that newer ones have overwritten; informative.
     pub records_lost: u64,
 }
 
@@ -108,6 +126,7 @@ impl HistoryPhys {
         }
     }
 
+    /// Decodes the bonus, 40 bytes. `Damaged`: positions that contradict each other.
     pub fn decode(b: &[u8]) -> Result<HistoryPhys> {
         let h = HistoryPhys {
             pool_create_len: u64_at(b, 0)?,
@@ -122,6 +141,7 @@ impl HistoryPhys {
         Ok(h)
     }
 
+    /// The bonus, 40 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; HISTORY_SIZE];
         put_u64(&mut b, 0, self.pool_create_len);

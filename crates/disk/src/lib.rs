@@ -1,10 +1,11 @@
-//! On-disk bytes of ZFS: layouts, encoders, decoders, tables of names. No I/O.
+//! The on-disk format of ZFS: layouts, encoders, decoders, tables of names. No I/O.
 //!
 //! 1. Nothing that was read is indexed unchecked, unwrapped, or allowed to size an allocation.
 //! 2. Decoders take little-endian bytes; [`bytes`] swaps blocks of the other byte order first.
 //!
 //! Start reading at [`blkptr`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod acl;
 pub mod algorithms;

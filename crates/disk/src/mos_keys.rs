@@ -16,7 +16,9 @@ pub const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 pub const REMOVING: &str = "com.delphix:removing";
 /// Object directory: times of txgs, in rings of minutes, days and months.
 pub const TXG_TIMES_MINUTES: &str = "com.klarasystems:txg_log_time:minutes";
+/// See [`TXG_TIMES_MINUTES`].
 pub const TXG_TIMES_DAYS: &str = "com.klarasystems:txg_log_time:days";
+/// See [`TXG_TIMES_MINUTES`].
 pub const TXG_TIMES_MONTHS: &str = "com.klarasystems:txg_log_time:months";
 /// ZAP of a top-level vdev: what was freed since the checkpoint.
 pub const CHECKPOINT_SPACEMAP: &str = "com.delphix:pool_checkpoint_sm";

@@ -1,4 +1,4 @@
-//! Rules for names of pools and datasets: the one place that knows them.
+//! The rules for names of pools and datasets.
 
 /// Longest dataset name, bytes.
 pub const MAX_NAME: usize = 255;
@@ -7,11 +7,14 @@ pub const MAX_POOL_NAME: usize = 239;
 /// Most components of a dataset name.
 pub const MAX_DEPTH: usize = 50;
 
-/// What a name is to be the name of.
+/// The kind of thing that a name is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
+    /// A file system or volume.
     Filesystem,
+    /// A snapshot, with `@`.
     Snapshot,
+    /// A bookmark, with `#`.
     Bookmark,
     /// Any of them.
     Any,

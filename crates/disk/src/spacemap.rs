@@ -117,10 +117,14 @@ impl Range {
 pub enum Entry {
     /// Marks the start of a batch; informative. All zero: padding.
     Debug {
+        /// The batch has frees; allocations otherwise.
         free: bool,
+        /// Sync pass in which the batch was written.
         pass: u16,
+        /// Txg in which it was written.
         txg: Txg,
     },
+    /// Allocates or frees a range.
     Range(Range),
 }
 
@@ -216,6 +220,7 @@ impl Writer {
         self.out.len()
     }
 
+    /// Whether nothing was encoded.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
     }

@@ -15,10 +15,15 @@ pub const UBERBLOCK_SIZE: usize = 216;
 
 /// State of the scratch area of a RAID-Z expansion (pool format §10).
 pub mod scratch {
+    /// No expansion, or one that no longer needs the area.
     pub const NOT_IN_USE: u64 = 0;
+    /// The area holds the only right copy of the sectors at the start of the vdev.
     pub const VALID: u64 = 1;
+    /// The sectors are at their new places, and the area is no longer needed.
     pub const INVALID_SYNCED: u64 = 2;
+    /// The same, done at import.
     pub const INVALID_SYNCED_ON_IMPORT: u64 = 3;
+    /// The area is out of use, and the expansion goes on.
     pub const INVALID_SYNCED_REFLOW: u64 = 4;
 }
 
@@ -37,6 +42,7 @@ pub struct Uberblock {
     pub rootbp: BlkPtr,
     /// Highest version the writer supports; 0 if unknown.
     pub software_version: u64,
+    /// [`MMP_MAGIC`]; anything else: the next two fields mean nothing.
     pub mmp_magic: u64,
     /// 0 with multihost off, else decaying mean of nanoseconds between MMP writes.
     pub mmp_delay: u64,

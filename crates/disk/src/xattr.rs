@@ -11,10 +11,12 @@ pub const MAX_SA_PACKED: usize = 65535;
 /// The attributes in a DXATTR, in stored order. Names are bytes: they need not be UTF-8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SaXattrs {
+    /// Name and value of each attribute.
     pub list: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl SaXattrs {
+    /// Value of the attribute `name`.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.list
             .iter()
@@ -107,11 +109,17 @@ const fn up4(n: usize) -> usize {
 
 /// Tags of [`PosixAce`].
 pub mod tag {
+    /// The owner of the file.
     pub const USER_OBJ: u16 = 1;
+    /// The user in `id`.
     pub const USER: u16 = 2;
+    /// The group of the file.
     pub const GROUP_OBJ: u16 = 4;
+    /// The group in `id`.
     pub const GROUP: u16 = 8;
+    /// The most that `USER`, `GROUP_OBJ` and `GROUP` entries may grant.
     pub const MASK: u16 = 0x10;
+    /// All other users.
     pub const OTHER: u16 = 0x20;
 }
 
@@ -133,6 +141,7 @@ pub struct PosixAce {
 /// Linux system calls use: u32 version 2, then {u16 tag, u16 permissions, u32 id}.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PosixAcl {
+    /// The entries in the order of [`PosixAcl::is_valid`].
     pub list: Vec<PosixAce>,
 }
 
@@ -184,6 +193,7 @@ impl PosixAcl {
         Ok(acl)
     }
 
+    /// The value, 4 + 8 bytes for each entry.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = 2u32.to_le_bytes().to_vec();
         for a in &self.list {

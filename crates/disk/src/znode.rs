@@ -16,29 +16,51 @@ pub const EMBEDDED_ACES: usize = 72;
 pub mod flag {
     /// Extended attribute directory, or a file in one.
     pub const XATTR: u64 = 0x1;
+    /// The ACL has entries that new files inherit.
     pub const INHERIT_ACE: u64 = 0x2;
+    /// The ACL stands for the mode and no more.
     pub const ACL_TRIVIAL: u64 = 0x4;
+    /// The ACL has entries with GUIDs (types 5 to 8).
     pub const ACL_OBJ_ACE: u64 = 0x8;
+    /// The ACL does not take part in automatic inheritance.
     pub const ACL_PROTECTED: u64 = 0x10;
+    /// The ACL came from a default; stored for other systems.
     pub const ACL_DEFAULTED: u64 = 0x20;
+    /// The ACL was inherited automatically.
     pub const ACL_AUTO_INHERIT: u64 = 0x40;
     /// A scan stamp follows the znode in the bonus.
     pub const BONUS_SCANSTAMP: u64 = 0x80;
+    /// Everybody may execute the file, so searching a directory needs no look at the ACL.
     pub const NO_EXECS_DENIED: u64 = 0x100;
+    /// DOS attribute "read-only": content cannot be changed.
     pub const READONLY: u64 = 1 << 32;
+    /// DOS attribute "hidden".
     pub const HIDDEN: u64 = 1 << 33;
+    /// DOS attribute "system".
     pub const SYSTEM: u64 = 1 << 34;
+    /// DOS attribute "archive": changed since the last backup.
     pub const ARCHIVE: u64 = 1 << 35;
+    /// Nothing of the file can be changed (`chattr +i`).
     pub const IMMUTABLE: u64 = 1 << 36;
+    /// The file cannot be removed or renamed.
     pub const NOUNLINK: u64 = 1 << 37;
+    /// The file can only grow (`chattr +a`).
     pub const APPENDONLY: u64 = 1 << 38;
+    /// Not to be backed up (`chattr +d`).
     pub const NODUMP: u64 = 1 << 39;
+    /// The directory is opaque in a union mount.
     pub const OPAQUE: u64 = 1 << 40;
+    /// A virus scanner has forbidden access.
     pub const AV_QUARANTINED: u64 = 1 << 41;
+    /// Changed since the last virus scan.
     pub const AV_MODIFIED: u64 = 1 << 42;
+    /// A reparse point of Windows.
     pub const REPARSE: u64 = 1 << 43;
+    /// Windows attribute "offline".
     pub const OFFLINE: u64 = 1 << 44;
+    /// Windows attribute "sparse".
     pub const SPARSE: u64 = 1 << 45;
+    /// New files in the directory get its project.
     pub const PROJINHERIT: u64 = 1 << 46;
     /// A PROJID attribute is present.
     pub const PROJID: u64 = 1 << 47;
@@ -147,30 +169,40 @@ impl ZnodeAcl {
 /// Legacy znode. Times are seconds (signed) and nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZnodePhys {
+    /// Time of the last access.
     pub atime: [u64; 2],
+    /// Time of the last change of the content.
     pub mtime: [u64; 2],
+    /// Time of the last change of an attribute.
     pub ctime: [u64; 2],
+    /// Time of creation.
     pub crtime: [u64; 2],
     /// txg of creation.
     pub gen: u64,
     /// As st_mode.
     pub mode: u64,
+    /// Bytes of the content; of a directory the number of entries + 2.
     pub size: u64,
     /// Parent directory object.
     pub parent: u64,
+    /// Number of names.
     pub links: u64,
     /// Extended attribute directory or 0.
     pub xattr: u64,
+    /// Device number of a device file.
     pub rdev: u64,
     /// See [`flag`].
     pub flags: u64,
     /// FUID from ZPL version 3.
     pub uid: u64,
+    /// FUID from ZPL version 3.
     pub gid: u64,
+    /// The ACL, or where it is.
     pub acl: ZnodeAcl,
 }
 
 impl ZnodePhys {
+    /// Decodes 264 bytes, little-endian. `Damaged`: they are cut short.
     pub fn decode(b: &[u8]) -> Result<ZnodePhys> {
         let time = |at| -> Result<[u64; 2]> { Ok([u64_at(b, at)?, u64_at(b, at + 8)?]) };
         Ok(ZnodePhys {
@@ -192,6 +224,7 @@ impl ZnodePhys {
         })
     }
 
+    /// The 264 bytes, little-endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; ZNODE_SIZE];
         for (at, t) in [

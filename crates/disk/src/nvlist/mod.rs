@@ -24,33 +24,59 @@ pub const UNIQUE_NAME_TYPE: u32 = 2;
 pub enum Value {
     /// Presence only (type 1).
     Boolean,
+    /// Type 2.
     Byte(u8),
+    /// Type 3.
     Int16(i16),
+    /// Type 4.
     Uint16(u16),
+    /// Type 5.
     Int32(i32),
+    /// Type 6.
     Uint32(u32),
+    /// Type 7.
     Int64(i64),
+    /// Type 8.
     Uint64(u64),
+    /// Type 9: text without its NUL.
     String(String),
     /// A string that is not valid UTF-8, kept byte for byte (written as type 9, like `String`).
     RawString(Vec<u8>),
+    /// Type 10.
     ByteArray(Vec<u8>),
+    /// Type 11.
     Int16Array(Vec<i16>),
+    /// Type 12.
     Uint16Array(Vec<u16>),
+    /// Type 13.
     Int32Array(Vec<i32>),
+    /// Type 14.
     Uint32Array(Vec<u32>),
+    /// Type 15.
     Int64Array(Vec<i64>),
+    /// Type 16.
     Uint64Array(Vec<u64>),
+    /// Type 17.
     StringArray(Vec<String>),
+    /// Type 18: nanoseconds.
     HrTime(i64),
+    /// Type 19.
     NvList(NvList),
+    /// Type 20.
     NvListArray(Vec<NvList>),
+    /// Type 21.
     BooleanValue(bool),
+    /// Type 22.
     Int8(i8),
+    /// Type 23.
     Uint8(u8),
+    /// Type 24.
     BooleanArray(Vec<bool>),
+    /// Type 25.
     Int8Array(Vec<i8>),
+    /// Type 26.
     Uint8Array(Vec<u8>),
+    /// Type 27.
     Double(f64),
 }
 
@@ -199,6 +225,7 @@ fn name_value(b: &[u8]) -> Result<String> {
 pub struct NvList {
     /// Persistent flag: [`UNIQUE_NAME`] for everything stored in a pool.
     pub flag: u32,
+    /// Names and values in stored order.
     pub pairs: Vec<(String, Value)>,
 }
 
@@ -229,10 +256,12 @@ impl NvList {
         NvList::default()
     }
 
+    /// Whether the list has no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
+    /// Number of pairs.
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
@@ -247,6 +276,7 @@ impl NvList {
         self.pairs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
+    /// First pair of that name, to be changed.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
         self.pairs
             .iter_mut()
@@ -254,25 +284,37 @@ impl NvList {
             .map(|(_, v)| v)
     }
 
+    /// Whether there is a pair of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
     getters! {
+        /// First pair of that name, if it is a `u64`.
         get_u64 -> u64 { Value::Uint64(v) => *v }
+        /// First pair of that name, if it is an `i64` or a time.
         get_i64 -> i64 { Value::Int64(v) | Value::HrTime(v) => *v }
+        /// First pair of that name, if it is a `u32`.
         get_u32 -> u32 { Value::Uint32(v) => *v }
+        /// First pair of that name, if it is an `i32`.
         get_i32 -> i32 { Value::Int32(v) => *v }
+        /// First pair of that name, if it is a string.
         get_str -> &str { Value::String(v) => v.as_str() }
+        /// First pair of that name, if it is an array of bytes.
         get_byte_array -> &[u8] { Value::ByteArray(v) | Value::Uint8Array(v) => v.as_slice() }
+        /// First pair of that name, if it is an array of `u64`.
         get_u64_array -> &[u64] { Value::Uint64Array(v) => v.as_slice() }
+        /// First pair of that name, if it is an array of strings.
         get_str_array -> &[String] { Value::StringArray(v) => v.as_slice() }
+        /// First pair of that name, if it is a list.
         get_nvlist -> &NvList { Value::NvList(v) => v }
+        /// First pair of that name, if it is an array of lists.
         get_nvlist_array -> &[NvList] { Value::NvListArray(v) => v.as_slice() }
         /// `true` for a presence-only boolean, else the value of a boolean value.
         get_bool -> bool { Value::Boolean => true, Value::BooleanValue(v) => *v }
     }
 
+    /// First pair of that name, to be changed, if it is a list.
     pub fn get_nvlist_mut(&mut self, name: &str) -> Option<&mut NvList> {
         match self.get_mut(name)? {
             Value::NvList(v) => Some(v),
@@ -280,6 +322,7 @@ impl NvList {
         }
     }
 
+    /// First pair of that name, to be changed, if it is an array of lists.
     pub fn get_nvlist_array_mut(&mut self, name: &str) -> Option<&mut Vec<NvList>> {
         match self.get_mut(name)? {
             Value::NvListArray(v) => Some(v),

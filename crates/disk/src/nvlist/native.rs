@@ -4,6 +4,7 @@ use super::{c_str, name_value, string_value, NvList, Value, MAX_NESTING};
 use crate::bytes::up8;
 use base::{bail, Error, Result};
 
+/// The list in native encoding, little-endian, with the 4 bytes of the outer header.
 pub fn pack(list: &NvList) -> Vec<u8> {
     let mut out = vec![0, 1, 0, 0];
     out.extend_from_slice(&0u32.to_le_bytes());
@@ -96,6 +97,7 @@ fn put_string(out: &mut Vec<u8>, s: &[u8]) {
     out.push(0);
 }
 
+/// Decodes a list; returns it and the bytes it took. `Damaged`: it is malformed.
 pub fn unpack(b: &[u8], big: bool) -> Result<(NvList, usize)> {
     let mut r = Reader { b, at: 4, big };
     let head = r.take(8)?;

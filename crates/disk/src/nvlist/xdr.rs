@@ -22,6 +22,7 @@ fn put_string(out: &mut Vec<u8>, b: &[u8]) {
     put_padded(out, b);
 }
 
+/// The list in XDR encoding, with the 4 bytes of the outer header.
 pub fn pack(list: &NvList) -> Vec<u8> {
     let mut out = vec![1, 1, 0, 0];
     put_list(&mut out, list);
@@ -90,6 +91,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
+/// Decodes a list; returns it and the bytes it took. `Damaged`: it is malformed.
 pub fn unpack(b: &[u8]) -> Result<(NvList, usize)> {
     let mut r = Reader { b, at: 4 };
     let list = r.list(1)?;

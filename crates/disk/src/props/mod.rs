@@ -26,9 +26,13 @@ pub const UNLIMITED: u64 = u64::MAX;
 pub struct Types(pub u8);
 
 impl Types {
+    /// File systems: letter F in the tables.
     pub const FILESYSTEM: Types = Types(1);
+    /// Volumes: letter V.
     pub const VOLUME: Types = Types(2);
+    /// Snapshots: letter S.
     pub const SNAPSHOT: Types = Types(4);
+    /// Bookmarks: letter B.
     pub const BOOKMARK: Types = Types(8);
 
     /// Letters F, V, S, B.
@@ -96,7 +100,9 @@ pub type Word = (&'static str, u64);
 pub enum Kind {
     /// One of these words; the first with the stored number is printed.
     Index(&'static [Word]),
+    /// Any text.
     Text,
+    /// A number with a meaning and bounds.
     Number(Number),
 }
 
@@ -128,11 +134,14 @@ pub enum Number {
 /// A stored value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropValue {
+    /// Index properties have the number of their word.
     Number(u64),
+    /// Text properties.
     Text(String),
 }
 
 impl PropValue {
+    /// The number; `None` for a text.
     pub fn number(&self) -> Option<u64> {
         match self {
             PropValue::Number(n) => Some(*n),
@@ -140,6 +149,7 @@ impl PropValue {
         }
     }
 
+    /// The text; `None` for a number.
     pub fn text(&self) -> Option<&str> {
         match self {
             PropValue::Number(_) => None,
@@ -163,13 +173,16 @@ impl From<&str> for PropValue {
 /// Default of a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
+    /// This number.
     Number(u64),
+    /// This text.
     Text(&'static str),
     /// None: read-only, or must be given.
     None,
 }
 
 impl Default {
+    /// The default as a value.
     pub fn value(self) -> Option<PropValue> {
         match self {
             Default::Number(n) => Some(PropValue::Number(n)),
@@ -182,13 +195,19 @@ impl Default {
 /// One property of datasets.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Prop {
+    /// Name, as in `zfs get`.
     pub name: &'static str,
     /// Column heading.
     pub column: &'static str,
+    /// Form of the values.
     pub kind: Kind,
+    /// How far its own value reaches, and when it may be set.
     pub class: Class,
+    /// The datasets that have it.
     pub types: Types,
+    /// Value where nothing is set.
     pub default: Default,
+    /// Where the value is kept.
     pub store: Store,
     /// Not part of `all`, not shown in help.
     pub hidden: bool,
@@ -441,14 +460,20 @@ pub fn check_user(name: &str, value: &str) -> Result<()> {
 pub enum Pseudo<'a> {
     /// Space or objects used by a user, group or project.
     Used {
+        /// Kind of the id.
         who: Who,
+        /// Objects instead of space.
         objects: bool,
+        /// Name or number.
         id: &'a str,
     },
     /// Limit of space or objects.
     Quota {
+        /// Kind of the id.
         who: Who,
+        /// Objects instead of space.
         objects: bool,
+        /// Name or number.
         id: &'a str,
     },
     /// Written since a snapshot (`@name` or a whole name) or bookmark (`#name`).
@@ -458,8 +483,11 @@ pub enum Pseudo<'a> {
 /// Whose usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
+    /// A user.
     User,
+    /// A group.
     Group,
+    /// A project.
     Project,
 }
 

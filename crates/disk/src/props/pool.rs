@@ -23,14 +23,19 @@ pub enum PoolSet {
 /// One property of pools.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PoolProp {
+    /// Name, as in `zpool get`.
     pub name: &'static str,
     /// Column heading.
     pub column: &'static str,
+    /// Form of the values.
     pub kind: Kind,
+    /// When it may be set.
     pub set: PoolSet,
+    /// Value where nothing is set.
     pub default: Default,
     /// Kept in the ZAP `pool_props`; others are computed, in the config, or of the session.
     pub in_zap: bool,
+    /// Not part of `all`.
     pub hidden: bool,
     /// The only values this version lets be set; all if `None`.
     pub only: Option<&'static [&'static str]>,
@@ -125,8 +130,11 @@ pub static POOL: &[PoolProp] = &[
 /// With which command a pool property is being set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
+    /// `zpool create`.
     Create,
+    /// `zpool import`.
     Import,
+    /// `zpool set`.
     Set,
 }
 

@@ -27,14 +27,17 @@ const SPILL_POINTER: usize = 128;
 /// The attributes of one object in storage order: bonus first, then spill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attrs {
+    /// Attribute number and value, little-endian.
     pub list: Vec<(u16, Vec<u8>)>,
 }
 
 impl Attrs {
+    /// No attributes.
     pub fn new() -> Attrs {
         Attrs::default()
     }
 
+    /// Value of attribute `attr`.
     pub fn get(&self, attr: u16) -> Option<&[u8]> {
         self.list
             .iter()
@@ -62,14 +65,17 @@ impl Attrs {
         }
     }
 
+    /// [`Attrs::set`] of one word.
     pub fn set_u64(&mut self, attr: u16, value: u64) {
         self.set(attr, value.to_le_bytes().to_vec());
     }
 
+    /// [`Attrs::set`] of two words.
     pub fn set_u64_pair(&mut self, attr: u16, value: [u64; 2]) {
         self.set(attr, value.into_iter().flat_map(u64::to_le_bytes).collect());
     }
 
+    /// Removes an attribute and returns its value.
     pub fn remove(&mut self, attr: u16) -> Option<Vec<u8>> {
         let at = self.list.iter().position(|(n, _)| *n == attr)?;
         Some(self.list.remove(at).1)

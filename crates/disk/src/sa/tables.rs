@@ -38,10 +38,13 @@ const MAX_LAYOUT: u16 = 1023;
 /// One registered attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttrInfo {
+    /// Name, such as `ZPL_SIZE`.
     pub name: String,
+    /// Number in layouts.
     pub number: u16,
     /// Bytes, 0 = variable.
     pub length: u16,
+    /// Swap class, as in [`ZPL_ATTRS`].
     pub swap: u8,
 }
 
@@ -116,10 +119,12 @@ impl Registry {
         self.by_number.insert(info.number, info);
     }
 
+    /// The attribute of that number.
     pub fn get(&self, number: u16) -> Option<&AttrInfo> {
         self.by_number.get(&number)
     }
 
+    /// The number of the attribute of that name.
     pub fn number(&self, name: &str) -> Option<u16> {
         self.by_name.get(name).copied()
     }
@@ -172,25 +177,45 @@ impl Registry {
 /// Attribute numbers of the ZPL in one file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZplAttrs {
+    /// Time of the last access, 16 bytes.
     pub atime: u16,
+    /// Time of the last change of the content, 16 bytes.
     pub mtime: u16,
+    /// Time of the last change of an attribute, 16 bytes.
     pub ctime: u16,
+    /// Time of creation, 16 bytes.
     pub crtime: u16,
+    /// Txg of creation.
     pub gen: u16,
+    /// Type and permissions, as `st_mode`.
     pub mode: u16,
+    /// Bytes of the content.
     pub size: u16,
+    /// Parent directory object.
     pub parent: u16,
+    /// Number of names.
     pub links: u16,
+    /// Extended attribute directory.
     pub xattr: u16,
+    /// Device number.
     pub rdev: u16,
+    /// Bits of [`crate::znode::flag`].
     pub flags: u16,
+    /// Owner, a FUID.
     pub uid: u16,
+    /// Group, a FUID.
     pub gid: u16,
+    /// Number of ACL entries.
     pub dacl_count: u16,
+    /// Target of a symbolic link.
     pub symlink: u16,
+    /// Stamp of a virus scanner.
     pub scanstamp: u16,
+    /// ACL entries of version 1.
     pub dacl_aces: u16,
+    /// Extended attributes: a packed nvlist (`xattr=sa`).
     pub dxattr: u16,
+    /// Project id.
     pub projid: u16,
 }
 
@@ -233,6 +258,7 @@ impl Layouts {
         Ok(l)
     }
 
+    /// The attributes of layout `number`, in storage order.
     pub fn get(&self, number: u16) -> Option<&[u16]> {
         self.by_number.get(&number).map(Vec::as_slice)
     }

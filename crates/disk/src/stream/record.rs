@@ -149,6 +149,7 @@ impl Begin {
 layout! {
     /// OBJECT: an object that exists in the snapshot. Payload: its bonus.
     Object {
+        /// Object number.
         object: u64 = 8,
         /// Number of the type of its data (`ObjType`).
         obj_type: u32 = 16,
@@ -168,6 +169,7 @@ layout! {
         flags: u8 = 35,
         /// Raw: bytes of the stored bonus; 0 otherwise.
         raw_bonus_len: u32 = 36,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 40,
         /// Raw: log2 of the bytes of an indirect block.
         indirect_shift: u8 = 48,
@@ -183,8 +185,11 @@ layout! {
 layout! {
     /// FREEOBJECTS: objects that do not exist in the snapshot.
     FreeObjects {
+        /// Number of the first object.
         first: u64 = 8,
+        /// Number of objects.
         count: u64 = 16,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 24,
     }
 }
@@ -192,13 +197,15 @@ layout! {
 layout! {
     /// WRITE: a block of data. Payload: `compressed_size` bytes if it is compressed, `logical_size` bytes if not.
     Write {
+        /// Object number.
         object: u64 = 8,
         /// Number of the type of the object.
         obj_type: u32 = 16,
-        /// In bytes.
+        /// First byte of the range.
         offset: u64 = 24,
         /// Bytes the block stands for.
         logical_size: u64 = 32,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 40,
         /// Number of the checksum in the key; 0 if there is none.
         checksum_type: u8 = 48,
@@ -210,11 +217,11 @@ layout! {
         key: [u64; KEY_WORDS] = 56,
         /// Bytes of a compressed payload.
         compressed_size: u64 = 96,
-        /// Raw.
+        /// Raw: salt of the block; zero otherwise.
         salt: [u8; SALT_SIZE] = 104,
-        /// Raw.
+        /// Raw: nonce of the block; zero otherwise.
         iv: [u8; IV_SIZE] = 112,
-        /// Raw.
+        /// Raw: authentication code of the block; zero otherwise.
         mac: [u8; MAC_SIZE] = 124,
     }
 }
@@ -222,11 +229,13 @@ layout! {
 layout! {
     /// FREE: a range of an object that is a hole in the snapshot.
     Free {
+        /// Object number.
         object: u64 = 8,
-        /// In bytes.
+        /// First byte of the range.
         offset: u64 = 16,
-        /// In bytes; all ones: to the end of the object.
+        /// Bytes; all ones: to the end of the object.
         length: u64 = 24,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 32,
     }
 }
@@ -236,6 +245,7 @@ layout! {
     End {
         /// Running checksum of all before; zero in the END that closes a package.
         checksum: [u64; 4] = 8,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 40,
     }
 }
@@ -243,11 +253,13 @@ layout! {
 layout! {
     /// WRITE_BYREF: data that an earlier WRITE of the same package had (streams of `send -D`).
     WriteByRef {
+        /// Object number.
         object: u64 = 8,
-        /// In bytes.
+        /// First byte of the range.
         offset: u64 = 16,
-        /// In bytes.
+        /// Bytes.
         length: u64 = 24,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 32,
         /// Guid of the snapshot the data are of.
         ref_guid: u64 = 40,
@@ -267,9 +279,11 @@ layout! {
 layout! {
     /// SPILL: the spill block of an object. Payload: `compressed_size` bytes if that is not 0, else `length` bytes.
     Spill {
+        /// Object number.
         object: u64 = 8,
         /// Bytes of the block.
         length: u64 = 16,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 24,
         /// See [`super::record_flag`].
         flags: u8 = 32,
@@ -277,11 +291,11 @@ layout! {
         compression: u8 = 33,
         /// Bytes of the payload, if it is compressed or raw.
         compressed_size: u64 = 40,
-        /// Raw.
+        /// Raw: salt of the block; zero otherwise.
         salt: [u8; SALT_SIZE] = 48,
-        /// Raw.
+        /// Raw: nonce of the block; zero otherwise.
         iv: [u8; IV_SIZE] = 56,
-        /// Raw.
+        /// Raw: authentication code of the block; zero otherwise.
         mac: [u8; MAC_SIZE] = 68,
         /// Number of the type of the block.
         obj_type: u32 = 84,
@@ -291,11 +305,13 @@ layout! {
 layout! {
     /// WRITE_EMBEDDED: a block that is small enough for its block pointer. Payload: `psize` bytes, padded to 8.
     WriteEmbedded {
+        /// Object number.
         object: u64 = 8,
-        /// In bytes.
+        /// First byte of the range.
         offset: u64 = 16,
         /// Bytes of the block in the object.
         length: u64 = 24,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 32,
         /// Number of the compression of the payload.
         compression: u8 = 40,
@@ -311,12 +327,17 @@ layout! {
 layout! {
     /// OBJECT_RANGE: encryption parameters of a block of dnodes; only raw streams have it.
     ObjectRange {
+        /// Number of the first object of the block.
         first: u64 = 8,
         /// Dnode slots of the block.
         slots: u64 = 16,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 24,
+        /// Salt of the block.
         salt: [u8; SALT_SIZE] = 32,
+        /// Nonce of the block.
         iv: [u8; IV_SIZE] = 40,
+        /// Authentication code of the block.
         mac: [u8; MAC_SIZE] = 52,
         /// See [`super::record_flag`].
         flags: u8 = 68,
@@ -326,11 +347,13 @@ layout! {
 layout! {
     /// REDACT: a range that is left out of a redacted stream.
     Redact {
+        /// Object number.
         object: u64 = 8,
-        /// In bytes.
+        /// First byte of the range.
         offset: u64 = 16,
-        /// In bytes.
+        /// Bytes.
         length: u64 = 24,
+        /// Guid of the snapshot that is sent.
         to_guid: u64 = 32,
     }
 }
@@ -338,16 +361,27 @@ layout! {
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
+    /// What the stream is of; the first record.
     Begin(Begin),
+    /// An object that exists.
     Object(Object),
+    /// Objects that do not exist.
     FreeObjects(FreeObjects),
+    /// A block of data.
     Write(Write),
+    /// A hole.
     Free(Free),
+    /// The stream is complete.
     End(End),
+    /// Data that an earlier record had.
     WriteByRef(WriteByRef),
+    /// A spill block.
     Spill(Spill),
+    /// A block embedded in its pointer.
     WriteEmbedded(WriteEmbedded),
+    /// A block of dnodes in a raw stream.
     ObjectRange(ObjectRange),
+    /// A range left out by redaction.
     Redact(Redact),
 }
 

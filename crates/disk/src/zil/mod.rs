@@ -45,9 +45,12 @@ pub struct ZilHeader {
 }
 
 impl ZilHeader {
+    /// Flag: the chain has records that were acknowledged and not yet replayed.
     pub const REPLAY_NEEDED: u64 = 1;
+    /// Flag: `claim_lr_seq` is valid.
     pub const CLAIM_LR_SEQ_VALID: u64 = 2;
 
+    /// Decodes the header. `Damaged`: it is cut short.
     pub fn decode(b: &[u8]) -> Result<ZilHeader> {
         Ok(ZilHeader {
             claim_txg: Txg::new(u64_at(b, 0)?),
@@ -59,6 +62,7 @@ impl ZilHeader {
         })
     }
 
+    /// The header, 192 bytes.
     pub fn encode(&self) -> [u8; HEADER_SIZE] {
         let mut b = [0; HEADER_SIZE];
         put_u64(&mut b, 0, self.claim_txg.number());

@@ -11,12 +11,19 @@ pub const RECORD_HEADER: usize = 32;
 
 /// Bits of the mask of a SETATTR record, as Linux has them.
 pub mod setattr {
+    /// The mode.
     pub const MODE: u64 = 0x1;
+    /// The owner.
     pub const UID: u64 = 0x2;
+    /// The group.
     pub const GID: u64 = 0x4;
+    /// The size.
     pub const SIZE: u64 = 0x8;
+    /// The time of the last access.
     pub const ATIME: u64 = 0x10;
+    /// The time of the last change of the content.
     pub const MTIME: u64 = 0x20;
+    /// The time of the last change of an attribute.
     pub const CTIME: u64 = 0x40;
     /// An xvattr section follows.
     pub const XVATTR: u64 = 1 << 31;
@@ -24,24 +31,43 @@ pub mod setattr {
 
 /// Bits of [`Xvattr::attrs`] and of the first word of [`Xvattr::request`].
 pub mod xat {
+    /// Time of creation.
     pub const CREATETIME: u64 = 0x1;
+    /// [`flag::ARCHIVE`](crate::znode::flag::ARCHIVE).
     pub const ARCHIVE: u64 = 0x2;
+    /// [`flag::SYSTEM`](crate::znode::flag::SYSTEM).
     pub const SYSTEM: u64 = 0x4;
+    /// [`flag::READONLY`](crate::znode::flag::READONLY).
     pub const READONLY: u64 = 0x8;
+    /// [`flag::HIDDEN`](crate::znode::flag::HIDDEN).
     pub const HIDDEN: u64 = 0x10;
+    /// [`flag::NOUNLINK`](crate::znode::flag::NOUNLINK).
     pub const NOUNLINK: u64 = 0x20;
+    /// [`flag::IMMUTABLE`](crate::znode::flag::IMMUTABLE).
     pub const IMMUTABLE: u64 = 0x40;
+    /// [`flag::APPENDONLY`](crate::znode::flag::APPENDONLY).
     pub const APPENDONLY: u64 = 0x80;
+    /// [`flag::NODUMP`](crate::znode::flag::NODUMP).
     pub const NODUMP: u64 = 0x100;
+    /// [`flag::OPAQUE`](crate::znode::flag::OPAQUE); OpenZFS records it as [`APPENDONLY`].
     pub const OPAQUE: u64 = 0x200;
+    /// [`flag::AV_QUARANTINED`](crate::znode::flag::AV_QUARANTINED).
     pub const AV_QUARANTINED: u64 = 0x400;
+    /// [`flag::AV_MODIFIED`](crate::znode::flag::AV_MODIFIED).
     pub const AV_MODIFIED: u64 = 0x800;
+    /// The stamp of a virus scanner, 32 bytes.
     pub const SCANSTAMP: u64 = 0x1000;
+    /// [`flag::REPARSE`](crate::znode::flag::REPARSE).
     pub const REPARSE: u64 = 0x2000;
+    /// Txg of creation.
     pub const GEN: u64 = 0x4000;
+    /// [`flag::OFFLINE`](crate::znode::flag::OFFLINE).
     pub const OFFLINE: u64 = 0x8000;
+    /// [`flag::SPARSE`](crate::znode::flag::SPARSE).
     pub const SPARSE: u64 = 0x10000;
+    /// [`flag::PROJINHERIT`](crate::znode::flag::PROJINHERIT).
     pub const PROJINHERIT: u64 = 0x20000;
+    /// The project id.
     pub const PROJID: u64 = 0x40000;
 }
 
@@ -55,6 +81,7 @@ pub struct Xvattr {
     pub request: Vec<u32>,
     /// Their values, see [`xat`].
     pub attrs: u64,
+    /// Time of creation: seconds, nanoseconds.
     pub crtime: [u64; 2],
     /// First 8 bytes: project id, if that is requested.
     pub scanstamp: [u8; 32],
@@ -65,9 +92,11 @@ pub struct Xvattr {
 pub struct LogAcl {
     /// Version 1 entries (version 0 in an ACL_V0 record).
     pub aces: Vec<u8>,
+    /// Number of entries.
     pub ace_count: u64,
     /// File flags that belong to the ACL.
     pub flags: u64,
+    /// FUIDs the entries refer to.
     pub fuids: Vec<u64>,
     /// Domains the FUIDs refer to, counted from 1.
     pub domains: Vec<Vec<u8>>,
@@ -78,32 +107,44 @@ pub struct LogAcl {
 pub enum CreateKind {
     /// Anything but the following: files, devices, sockets, pipes.
     File,
+    /// A directory.
     Dir,
     /// Extended attribute directory of `parent`.
     XattrDir,
+    /// A symbolic link.
     Symlink,
 }
 
 /// CREATE, MKDIR, MKXATTR, SYMLINK and their forms with ACL and attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
+    /// What is created.
     pub kind: CreateKind,
     /// Directory (file for an xattr directory).
     pub parent: u64,
+    /// Object of the new file.
     pub object: u64,
     /// Dnode slots, at least 1.
     pub slots: u32,
+    /// Type and permissions, as `st_mode`.
     pub mode: u64,
+    /// Owner, a FUID.
     pub uid: u64,
+    /// Group, a FUID.
     pub gid: u64,
     /// txg of creation.
     pub gen: u64,
+    /// Time of creation: seconds, nanoseconds.
     pub crtime: [u64; 2],
+    /// Device number of a device file.
     pub rdev: u64,
+    /// Further attributes, if the record has them.
     pub xvattr: Option<Xvattr>,
+    /// ACL, if the record has one.
     pub acl: Option<LogAcl>,
     /// Domains of uid and gid where there is no ACL to list them.
     pub domains: Vec<Vec<u8>>,
+    /// Name in `parent`.
     pub name: Vec<u8>,
     /// Symbolic links only.
     pub target: Vec<u8>,
@@ -114,6 +155,7 @@ pub struct Create {
 pub enum WriteData {
     /// The whole block has been written to the main pool.
     Indirect(BlkPtr),
+    /// The bytes are in the record.
     Inline(Vec<u8>),
     /// No data and no pointer: zeros.
     Zeros,
@@ -122,95 +164,161 @@ pub enum WriteData {
 /// The changes a record can describe. Names are bytes without NUL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
+    /// Creates a file, directory, link or extended attribute directory.
     Create(Box<Create>),
     /// REMOVE, or RMDIR if `dir`.
     Remove {
+        /// True: RMDIR.
         dir: bool,
+        /// Directory object.
         parent: u64,
+        /// Name in it.
         name: Vec<u8>,
     },
+    /// LINK: a further name for a file.
     Link {
+        /// Directory object of the new name.
         parent: u64,
+        /// Object of the file.
         object: u64,
+        /// The new name.
         name: Vec<u8>,
     },
     /// RENAME, or RENAME_EXCHANGE if `exchange`.
     Rename {
+        /// Both names are exchanged, instead of the target being replaced.
         exchange: bool,
+        /// Directory object of the old name.
         source_dir: u64,
+        /// Directory object of the new name.
         target_dir: u64,
+        /// Old name.
         source: Vec<u8>,
+        /// New name.
         target: Vec<u8>,
     },
+    /// RENAME_WHITEOUT: a rename that leaves a whiteout under the old name.
     RenameWhiteout {
+        /// Directory object of the old name.
         source_dir: u64,
+        /// Directory object of the new name.
         target_dir: u64,
+        /// Object of the whiteout.
         object: u64,
+        /// Its dnode slots.
         slots: u32,
+        /// Its mode, as `st_mode`.
         mode: u64,
+        /// Its owner, a FUID.
         uid: u64,
+        /// Its group, a FUID.
         gid: u64,
+        /// Txg of its creation.
         gen: u64,
+        /// Time of its creation: seconds, nanoseconds.
         crtime: [u64; 2],
+        /// Its device number.
         rdev: u64,
+        /// Old name.
         source: Vec<u8>,
+        /// New name.
         target: Vec<u8>,
     },
+    /// WRITE: a range of a file or volume.
     Write {
+        /// Object number.
         object: u64,
+        /// First byte.
         offset: u64,
+        /// Bytes.
         length: u64,
+        /// The bytes, or where they are.
         data: WriteData,
     },
     /// WRITE2: only makes the file at least `offset + length` long.
     Extend {
+        /// Object number.
         object: u64,
+        /// First byte.
         offset: u64,
+        /// Bytes.
         length: u64,
     },
+    /// TRUNCATE: frees a range.
     Truncate {
+        /// Object number.
         object: u64,
+        /// First byte.
         offset: u64,
+        /// Bytes; 0: to the end of the file.
         length: u64,
     },
+    /// SETATTR: the attributes in `mask`. Fields that it does not name mean nothing.
     SetAttr {
+        /// Object number.
         object: u64,
         /// See [`setattr`].
         mask: u64,
+        /// As `st_mode`.
         mode: u64,
+        /// A FUID.
         uid: u64,
+        /// A FUID.
         gid: u64,
+        /// Bytes.
         size: u64,
+        /// Seconds, nanoseconds.
         atime: [u64; 2],
+        /// Seconds, nanoseconds.
         mtime: [u64; 2],
+        /// Further attributes, with [`setattr::XVATTR`].
         xvattr: Option<Xvattr>,
+        /// Domains of uid and gid.
         domains: Vec<Vec<u8>>,
     },
+    /// ACL_V0: replaces the ACL of a file of ZPL version 1 or 2.
     AclV0 {
+        /// Object number.
         object: u64,
+        /// Number of entries.
         ace_count: u64,
+        /// Entries of 12 bytes.
         aces: Vec<u8>,
     },
+    /// ACL: replaces the ACL.
     Acl {
+        /// Object number.
         object: u64,
+        /// The new ACL.
         acl: LogAcl,
     },
     /// An empty value removes the attribute.
     SetSaXattr {
+        /// Object number.
         object: u64,
+        /// Name of the attribute.
         name: Vec<u8>,
+        /// Its value.
         value: Vec<u8>,
     },
+    /// CLONE_RANGE: a range that refers to blocks of another file.
     CloneRange {
+        /// Object number.
         object: u64,
+        /// First byte.
         offset: u64,
+        /// Bytes.
         length: u64,
+        /// Bytes of a block of the file.
         block_size: u64,
+        /// Pointers of the blocks, in the order of the range.
         bps: Vec<BlkPtr>,
     },
     /// A type this software does not know: replay has to stop here.
     Unknown {
+        /// Its number, without the bit of [`Record::ignore_case`].
         txtype: u64,
+        /// All bytes behind the header.
         body: Vec<u8>,
     },
 }
@@ -218,11 +326,13 @@ pub enum Body {
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// Txg in which the change was made; once it is on disk the record is not needed.
     pub txg: Txg,
     /// Strictly ascending along the chain.
     pub seq: u64,
     /// The request ignored the case of names.
     pub ignore_case: bool,
+    /// The change.
     pub body: Body,
 }
 

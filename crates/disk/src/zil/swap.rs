@@ -1,5 +1,5 @@
-//! Log records of the other byte order: words are swapped, names, entries of ACLs and data are not
-//! (or by their own rules).
+//! Byte-swapping of log records: words are swapped, names and data are not, entries of ACLs by their own
+//! rules.
 
 use super::tx_type::TxType as T;
 use crate::acl;

@@ -3,29 +3,53 @@
 /// The type of a log record. The number on disk is the discriminant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxType {
+    /// A file is created.
     Create = 1,
+    /// A directory is created.
     Mkdir = 2,
+    /// An extended attribute directory is created.
     Mkxattr = 3,
+    /// A symbolic link is created.
     Symlink = 4,
+    /// A name of a file is removed.
     Remove = 5,
+    /// A directory is removed.
     Rmdir = 6,
+    /// A file gets a further name.
     Link = 7,
+    /// A name is changed.
     Rename = 8,
+    /// Data is written.
     Write = 9,
+    /// A range is freed.
     Truncate = 10,
+    /// Attributes are set.
     Setattr = 11,
+    /// An ACL of version 0 is set.
     AclV0 = 12,
+    /// An ACL is set.
     Acl = 13,
+    /// [`Create`](TxType::Create) with an ACL.
     CreateAcl = 14,
+    /// [`Create`](TxType::Create) with further attributes.
     CreateAttr = 15,
+    /// [`Create`](TxType::Create) with both.
     CreateAclAttr = 16,
+    /// [`Mkdir`](TxType::Mkdir) with an ACL.
     MkdirAcl = 17,
+    /// [`Mkdir`](TxType::Mkdir) with further attributes.
     MkdirAttr = 18,
+    /// [`Mkdir`](TxType::Mkdir) with both.
     MkdirAclAttr = 19,
+    /// A file becomes longer, without data.
     Write2 = 20,
+    /// An extended attribute in the `DXATTR` attribute is set or removed.
     SetSaXattr = 21,
+    /// Two names are exchanged.
     RenameExchange = 22,
+    /// A name is changed, and a whiteout takes the old one.
     RenameWhiteout = 23,
+    /// Blocks of another file are cloned.
     CloneRange = 24,
 }
 

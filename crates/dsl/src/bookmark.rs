@@ -1,5 +1,5 @@
-//! Bookmarks (data format §12): what remains of a snapshot when it is gone, kept true while the file
-//! system goes on.
+//! Bookmarks (data format §12): the txg, guid and sizes of a snapshot, kept after the snapshot is destroyed and
+//! updated while the file system changes.
 
 use crate::core::{
     bump, check_component, listed, Core, Triple, BOOKMARKS, BOOKMARK_V2, BOOKMARK_WRITTEN,
@@ -378,6 +378,7 @@ impl Dsl {
 /// What a bookmark is made of.
 #[derive(Clone)]
 pub enum Source {
+    /// A snapshot.
     Snapshot(Arc<Dataset>),
     /// A bookmark of a head: of the same one, or of one whose history it shares up to the bookmark.
     Bookmark(Arc<Dataset>, String),

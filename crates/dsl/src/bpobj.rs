@@ -17,6 +17,7 @@ const MAX_DEPTH: usize = 64;
 /// An open bpobj. Not shared: whoever changes it holds its owner's lock or is the syncing thread.
 pub struct Bpobj {
     dn: Arc<Dnode>,
+    /// The bonus: sums and sub-objects.
     pub phys: BpobjPhys,
 }
 
@@ -26,6 +27,8 @@ pub(crate) fn is_unreadable(e: &Error) -> bool {
 }
 
 impl Bpobj {
+    /// Opens the list in MOS object `object`. `Damaged`: the object is no bpobj, or its bonus is
+    /// malformed.
     pub fn open(mos: &Objset, object: u64) -> Result<Bpobj> {
         let dn = mos
             .hold(object)
@@ -79,6 +82,7 @@ impl Bpobj {
         Ok(Bpobj { dn, phys })
     }
 
+    /// Number of its MOS object.
     pub fn object(&self) -> u64 {
         self.dn.object()
     }
@@ -92,6 +96,7 @@ impl Bpobj {
         }
     }
 
+    /// Whether it has neither block pointers nor sub-objects.
     pub fn is_empty(&self) -> bool {
         self.phys.num_blkptrs == 0 && self.phys.num_subobjs == 0
     }

@@ -1,4 +1,4 @@
-//! Trees of destroyed datasets waiting to be freed (data format §11.2).
+//! The bptree: block trees of destroyed datasets that are freed in the background (data format §11.2).
 
 use crate::core::{bump, Core, Triple, ASYNC_DESTROY};
 use base::{Error, Result, Txg};
@@ -12,6 +12,7 @@ const KEY: &str = "bptree_obj";
 
 pub(crate) struct Bptree {
     dn: Arc<Dnode>,
+    /// The bonus: first and last entry, and sums.
     pub phys: BptreePhys,
 }
 
@@ -68,6 +69,7 @@ impl Bptree {
         me.count(tx, t)
     }
 
+    /// Adds to the sums (or takes away, if negative) and stores the bonus.
     pub fn count(&mut self, tx: &Tx, t: Triple) -> Result<()> {
         bump(&mut self.phys.bytes, t.used);
         bump(&mut self.phys.comp, t.comp);

@@ -1,12 +1,13 @@
-//! Who asks for something, as far as delegated permissions and limits depend on it.
+//! The user on whose behalf an operation runs, for delegated permissions and limits.
 
-/// Who asks for something.
+/// The user on whose behalf an operation runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
+    /// User id.
     pub uid: u64,
-    /// The group the caller acts with, and the supplementary ones.
+    /// Ids of the effective group and the supplementary groups.
     pub groups: Vec<u64>,
-    /// Nothing is refused: root, or the user whose pools these are.
+    /// Every permission is granted: root, or the user who runs the daemon.
     pub all: bool,
     /// Delegated permissions count in this pool (pool property `delegation`).
     pub delegation: bool,

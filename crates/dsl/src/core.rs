@@ -1,4 +1,4 @@
-//! What every part needs at hand.
+//! [`Core`]: the state that all parts of the DSL share, with helpers for objects of the MOS.
 
 use crate::features::Features;
 use base::sync::MutexExt;
@@ -16,8 +16,11 @@ pub(crate) const COMPONENT_MAX: usize = 255;
 /// Space of a block or of many: allocated (deflated), compressed, uncompressed bytes (data format §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Triple {
+    /// Allocated bytes, deflated; what `used` and quotas count.
     pub used: i64,
+    /// Compressed bytes: PSIZE.
     pub comp: i64,
+    /// Uncompressed bytes: LSIZE of content, PSIZE of metadata.
     pub uncomp: i64,
 }
 
@@ -82,26 +85,50 @@ pub(crate) fn bump(x: &mut u64, d: i64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanChange {
     /// `snap` was made of `head`: it has all there is to be found in it, from the same place on.
-    Snapshotted { head: u64, snap: u64 },
+    Snapshotted {
+        /// Object of the head.
+        head: u64,
+        /// Object of the new snapshot.
+        snap: u64,
+    },
     /// `snap` is gone; `next`, the next snapshot or the head, takes over its place, and is visited again afterwards.
-    SnapshotDestroyed { snap: u64, next: u64 },
+    SnapshotDestroyed {
+        /// Object of the snapshot.
+        snap: u64,
+        /// Object of the next snapshot, or of the head.
+        next: u64,
+    },
     /// `head`, of which nothing was left, has what was received into `filled`, and its place.
-    Received { filled: u64, head: u64 },
+    Received {
+        /// Object of the dataset that the stream filled.
+        filled: u64,
+        /// Object of the head it was exchanged with.
+        head: u64,
+    },
     /// What only `head` has is gone.
-    HeadGone { head: u64 },
+    HeadGone {
+        /// Object of the head.
+        head: u64,
+    },
 }
 
 /// Shared by everything of one pool.
 pub(crate) struct Core {
+    /// The object set of the pool itself.
     pub mos: Arc<Objset>,
     /// Pool version; changes by upgrade only.
     pub version: std::sync::atomic::AtomicU64,
+    /// Counts of features.
     pub features: Arc<dyn Features>,
     /// The shared empty bpobj, 0 = none; `None` = not looked up yet.
     pub empty_bpobj: Mutex<Option<u64>>,
+    /// What the pool knows of its free space; set once.
     pub space: OnceLock<Weak<dyn PoolSpace>>,
+    /// Deadlists that are open, so that each is open once.
     pub open_lists: crate::deadlist::OpenLists,
+    /// Directories and datasets in memory.
     pub caches: crate::dsl::Caches,
+    /// Keys that are loaded.
     pub keys: crate::crypto::KeyStore,
     /// A change failed half-way: what is in memory must not reach the disk.
     pub broken: Mutex<Option<Error>>,
@@ -112,10 +139,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Pool version, 1 to 28 or 5000.
     pub fn version(&self) -> u64 {
         self.version.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// The DMU of the pool.
     pub fn dmu(&self) -> &Arc<Dmu> {
         self.mos.dmu()
     }
@@ -141,14 +170,17 @@ impl Core {
         r
     }
 
+    /// Seconds since 1970, from the clock of `env`; 0 before 1970.
     pub fn now(&self) -> u64 {
         self.dmu().env.clock.now().0.max(0) as u64
     }
 
+    /// A random number from `env`.
     pub fn random(&self) -> u64 {
         self.dmu().env.rng.u64()
     }
 
+    /// Opens MOS object `object`.
     pub fn hold(&self, object: u64) -> Result<Arc<Dnode>> {
         self.mos
             .hold(object)
@@ -160,6 +192,7 @@ impl Core {
         self.hold(1)
     }
 
+    /// The number under `key` in the object directory.
     pub fn directory_get(&self, key: &str) -> Result<Option<u64>> {
         Zap::new(&self.directory()?).get(key)
     }
@@ -169,6 +202,7 @@ impl Core {
         zap::create_object(&self.mos, tx, ty, normflags)
     }
 
+    /// Frees MOS object `object`; 0 is none.
     pub fn free_object(&self, tx: &Tx, object: u64) -> Result<()> {
         match object {
             0 => Ok(()),
@@ -176,6 +210,7 @@ impl Core {
         }
     }
 
+    /// `Invalid` unless `tx` is in syncing context.
     pub fn need_syncing(&self, tx: &Tx) -> Result<()> {
         match tx.is_syncing() {
             true => Ok(()),
@@ -204,6 +239,7 @@ impl Core {
         self.mos.free(tx, dn.object())
     }
 
+    /// Allocates a MOS object.
     pub fn new_object(&self, tx: &Tx, new: NewObject) -> Result<Arc<Dnode>> {
         self.mos.alloc(tx, &new)
     }

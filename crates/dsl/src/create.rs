@@ -1,4 +1,4 @@
-//! Making the directories of a new pool, file systems and clones (data format §6.2, §10.1, §10.3;
+//! Creation of file systems, clones and the directories of a new pool (data format §6.2, §10.1, §10.3;
 //! pool format §19).
 
 use crate::core::{check_component, is_hidden, Core, FS_LIMITS, FULL_NAME_MAX};

@@ -23,8 +23,11 @@ pub const ENCRYPTION: &str = disk::feature::guid::ENCRYPTION;
 
 /// `keyformat` by on-disk number.
 pub mod keyformat {
+    /// 32 bytes.
     pub const RAW: u64 = 1;
+    /// 64 hexadecimal digits.
     pub const HEX: u64 = 2;
+    /// A passphrase, from which PBKDF2 derives the key.
     pub const PASSPHRASE: u64 = 3;
 }
 
@@ -35,25 +38,31 @@ pub struct KeyParams {
     pub format: u64,
     /// `pbkdf2salt` and `pbkdf2iters`, 0 unless it is a passphrase.
     pub salt: u64,
+    /// Iterations of PBKDF2.
     pub iterations: u64,
 }
 
 /// A DSL crypto key object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyObject {
+    /// Number of the MOS object.
     pub object: u64,
     /// DSL directory of the encryption root.
     pub root: u64,
     /// Datasets (clones) sharing it.
     pub refcount: u64,
+    /// The keys of the dataset, encrypted under the wrapping key.
     pub wrapped: Wrapped,
+    /// How the wrapping key is made.
     pub params: KeyParams,
 }
 
 /// A key that a raw stream brought, wrapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedKey {
+    /// The keys of the dataset, encrypted under the sender's wrapping key.
     pub wrapped: Wrapped,
+    /// How the wrapping key is made.
     pub params: KeyParams,
 }
 
@@ -106,8 +115,11 @@ pub enum NewKey {
     Inherit(Suite),
     /// As a new encryption root.
     Root {
+        /// Cipher and key length.
         suite: Suite,
+        /// The wrapping key.
         key: Arc<WrappingKey>,
+        /// How the wrapping key is made.
         params: KeyParams,
         /// Property `keylocation`.
         location: String,

@@ -128,6 +128,7 @@ impl Dataset {
         Ok(!self.dn.is_freed() && stored == self.phys())
     }
 
+    /// Number of its MOS object.
     pub fn object(&self) -> u64 {
         self.dn.object()
     }
@@ -148,6 +149,7 @@ impl Dataset {
         self.st.acquire().phys.clone()
     }
 
+    /// The directory it belongs to. A promotion can change that of a snapshot.
     pub fn dir(&self) -> Arc<Dir> {
         self.st.acquire().dir.clone()
     }
@@ -162,6 +164,7 @@ impl Dataset {
         self.is_snapshot() && !self.is_kept() && self.objset().is_none()
     }
 
+    /// Whether it is a snapshot, as opposed to a head.
     pub fn is_snapshot(&self) -> bool {
         self.st.acquire().phys.is_snapshot()
     }
@@ -333,10 +336,12 @@ impl Dataset {
 
     // ---- features ------------------------------------------------------------------------------
 
+    /// Whether the dataset uses a per-dataset feature, given by guid.
     pub fn has_feature(&self, guid: &str) -> bool {
         self.st.acquire().features.contains(guid)
     }
 
+    /// Guids of all per-dataset features the dataset uses.
     pub fn features(&self) -> BTreeSet<String> {
         self.st.acquire().features.clone()
     }

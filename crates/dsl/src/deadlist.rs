@@ -1,14 +1,14 @@
 //! Deadlists: the blocks a dataset's previous snapshot refers to and the dataset no longer does
 //! (data format §8.2, §8.3).
 //!
-//! A deadlist has a key for every snapshot before its dataset, also where nothing died: with 10,000 snapshots, 10,000
-//! keys. The format wants it so. What can be had is that few read them:
+//! The format requires a key for every snapshot before the dataset, also where the list of that key is empty: with
+//! 10,000 snapshots, 10,000 keys. So these operations avoid reading all keys:
 //!
-//! 1. Its space is in its header (`Deadlist::space_of`).
-//! 2. Who only asks for space or blocks opens it without the keys that have none (`Deadlist::open_filled`).
-//! 3. The syncing thread keeps the lists that it changes open from one txg to the next (`OpenLists`). So whoever changes a
-//!    deadlist of a dataset takes it from there (`Core::take_deadlist`), and gives it back when it is in memory
-//!    what it is on disk; an error in between drops it.
+//! 1. The sums of all lists are in the header (`Deadlist::space_of`).
+//! 2. A caller that needs only space or blocks opens the deadlist without the keys of empty lists (`Deadlist::open_filled`).
+//! 3. The syncing thread keeps the deadlists that it changes open from one txg to the next (`OpenLists`). To change
+//!    one, it takes it from there (`Core::take_deadlist`), and gives it back when memory and disk agree. An error in
+//!    between drops it.
 
 use crate::bpobj::is_unreadable;
 use crate::core::{born_in, bump, Core, Triple};
@@ -52,6 +52,7 @@ pub struct Deadlist {
 }
 
 impl Deadlist {
+    /// Opens the deadlist in MOS object `object`, of whichever form. `Damaged`: the object is none.
     pub fn open(mos: &Objset, object: u64) -> Result<Deadlist> {
         Deadlist::open_with(mos, object, |_| true)
     }
@@ -128,6 +129,7 @@ impl Deadlist {
         })
     }
 
+    /// Number of its MOS object.
     pub fn object(&self) -> u64 {
         self.object
     }

@@ -1,4 +1,4 @@
-//! Delegated permissions of directories: who may do what without being root (data format §15).
+//! Delegated permissions: entries of a DSL directory that allow operations to users who are not root (data format §15).
 //!
 //! 1. A who-key leads to a ZAP of its own; a who-key whose ZAP would be empty does not exist.
 //! 2. A set of permissions is looked up at the level at which it was found and above, never below. The
@@ -23,8 +23,11 @@ pub const SET_NAME_MAX: usize = 63;
 /// Whom an entry concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
+    /// A user, by id.
     User(u64),
+    /// A group, by id.
     Group(u64),
+    /// Every user.
     Everyone,
     /// Whoever makes a dataset below, at that dataset.
     Creator,
@@ -109,7 +112,9 @@ fn parse_key(text: &str) -> Option<(Holder, Scope)> {
 /// Permissions given, or to be taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Whom the permissions are given to.
     pub holder: Holder,
+    /// The datasets they are for: this one, those below, or both.
     pub scope: Scope,
     /// Names of permissions, and of sets with their `@`. To be taken back: none means all of them.
     pub permissions: Vec<String>,

@@ -62,6 +62,7 @@ impl Dir {
         Ok(!self.dn.is_freed() && stored == self.phys())
     }
 
+    /// Number of its MOS object.
     pub fn object(&self) -> u64 {
         self.dn.object()
     }
@@ -71,6 +72,7 @@ impl Dir {
         self.st.acquire().phys.clone()
     }
 
+    /// The directory above; `None` for the root.
     pub fn parent(&self) -> Option<Arc<Dir>> {
         self.st.acquire().parent.clone()
     }

@@ -1,4 +1,4 @@
-//! The door: opening, finding, listing.
+//! [`Dsl`], the interface of this crate: opening, finding and listing directories and datasets.
 
 use crate::core::{is_hidden, listed, not_found, Core, PoolSpace, Triple};
 use crate::{Dataset, Dir, Features};
@@ -60,7 +60,9 @@ fn live<T>(
 pub struct SnapshotEntry {
     /// Behind the `@`.
     pub name: String,
+    /// Number of its dataset object.
     pub object: u64,
+    /// Txg in which it was created.
     pub creation_txg: Txg,
 }
 
@@ -450,14 +452,17 @@ impl Dsl {
         let _ = self.core.space.set(space);
     }
 
+    /// The object set of the pool itself.
     pub fn mos(&self) -> &Arc<Objset> {
         &self.core.mos
     }
 
+    /// Pool version, 1 to 28 or 5000.
     pub fn version(&self) -> u64 {
         self.core.version()
     }
 
+    /// Counts of features.
     pub fn features(&self) -> &Arc<dyn Features> {
         &self.core.features
     }

@@ -13,13 +13,15 @@ const HAS_ENABLED_TXG: &str = disk::feature::guid::ENABLED_TXG;
 
 /// Counts of features, by GUID.
 pub trait Features: Send + Sync {
+    /// Whether the pool may use the feature: it has a count, which may be 0.
     fn is_enabled(&self, guid: &str) -> bool {
         self.count(guid).is_some()
     }
+    /// Whether the pool uses the feature: the count is above 0.
     fn is_active(&self, guid: &str) -> bool {
         self.count(guid).is_some_and(|n| n > 0)
     }
-    /// How many things use it; `None` = not enabled.
+    /// The count: number of objects or datasets that use the feature. `None` = not enabled.
     fn count(&self, guid: &str) -> Option<u64>;
     /// Changes the count by `delta`, in syncing context; an error if the feature is not enabled or
     /// the count would fall below 0.

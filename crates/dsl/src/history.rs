@@ -8,13 +8,14 @@ use dmu::{Dnode, NewObject, Objset, Tx};
 use std::sync::{Arc, Mutex};
 use zap::Zap;
 
-/// Something a txg has done, for the history.
+/// One internal record of the history: a change that a txg made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// `create`, `set`, `destroy` …
     pub name: &'static str,
     /// Full name and object of the dataset; `None` for what concerns the pool.
     pub dataset: Option<(String, u64)>,
+    /// Details; a blank if there are none.
     pub text: String,
 }
 
@@ -25,7 +26,7 @@ impl crate::core::Core {
     /// Notes an event of the txg that is being written.
     pub(crate) fn note(&self, name: &'static str, ds: &crate::Dataset, text: impl Into<String>) {
         let dataset = ds.full_name();
-        // Hidden ones are nobody's business.
+        // Hidden datasets are not shown to users.
         if dataset.contains('$') {
             return;
         }
@@ -90,6 +91,7 @@ impl History {
         })
     }
 
+    /// Number of its MOS object.
     pub fn object(&self) -> u64 {
         self.dn.object()
     }

@@ -1,17 +1,20 @@
-//! Datasets in time: directories, datasets, snapshots, their space and their properties, kept in
+//! The DSL: directories, datasets, snapshots, their space accounting and properties, kept in
 //! objects of the MOS (data format §7–§16, pool format §17, §18, §22).
 //!
-//! Everything here that changes something runs in syncing context, on the one thread that writes the
-//! txg ([`dmu::Tx::is_syncing`]); reading is free for all threads. In-core [`Dir`]s and
+//! Every change runs in syncing context, on the one thread that writes the
+//! txg ([`dmu::Tx::is_syncing`]); all threads may read. In-core [`Dir`]s and
 //! [`Dataset`]s cache the bonus structures and write them through.
 //!
-//! How a txg is written, seen from here:
+//! The part of this crate in writing a txg:
 //! 1. for every dirty object set: `os.sync(tx, pass, &ds.hooks(tx))`, then [`Dataset::synced`];
 //! 2. changes of the name space ([`Dsl::create_fs`], [`Dsl::destroy_head`], [`Dsl::snapshot`], …),
 //!    which see all blocks of the txg accounted; object sets they made dirty are written as in 1;
-//! 3. [`Dsl::free_some`] with what time allows;
+//! 3. [`Dsl::free_some`], within the budget of the txg;
 //! 4. [`Dsl::flush_mos`], then the MOS itself with [`Dsl::mos_hooks`], until nothing is dirty.
+//!
+//! Start reading in `dsl.rs` (opening, finding, listing), then `dataset.rs` and `dir.rs`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod bookmark;
 pub mod bpobj;

@@ -1,5 +1,5 @@
-//! Livelists (data format §11.1): what a clone has allocated and freed since it was made, so that it can
-//! be destroyed without looking at what it shares with its origin.
+//! Livelists (data format §11.1): the blocks that a clone has allocated and freed since its creation. With them a
+//! clone is destroyed without a walk over the blocks it shares with its origin.
 
 use crate::bpobj::is_unreadable;
 use crate::core::{Triple, LIVELIST};
@@ -16,7 +16,7 @@ use zap::Zap;
 const DELETED: &str = disk::mos_keys::DELETED_CLONES;
 /// Entries after which a new sub-list begins.
 const MAX_ENTRIES: u64 = 500_000;
-/// A clone that shares no more than so many percent with its origin needs no list.
+/// A livelist is given up when the clone shares at most this percentage of its bytes with its origin.
 const MIN_SHARED: u64 = 75;
 
 /// One entry: a block, its space, and whether it was freed.

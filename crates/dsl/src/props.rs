@@ -1,5 +1,5 @@
-//! Properties: where they are stored, how they are inherited (data format §14), and what the four
-//! that limit space do (§16). What values mean and which properties exist is known above.
+//! Storage and inheritance of properties (data format §14), and the effect of the four properties
+//! that limit space (§16). Callers know which properties exist and what their values mean.
 
 use crate::core::{Core, Triple};
 use crate::{limits, Dataset, Dir, Dsl};
@@ -16,6 +16,7 @@ use zap::{Value, Zap};
 pub enum PropValue {
     /// Numbers and indexes.
     Int(u64),
+    /// Text.
     Str(String),
 }
 
@@ -30,6 +31,7 @@ impl std::fmt::Display for PropValue {
 }
 
 impl PropValue {
+    /// The number; `None` for a text.
     pub fn int(&self) -> Option<u64> {
         match self {
             PropValue::Int(n) => Some(*n),
@@ -37,6 +39,7 @@ impl PropValue {
         }
     }
 
+    /// The text; `None` for a number.
     pub fn text(&self) -> Option<&str> {
         match self {
             PropValue::Int(_) => None,
@@ -62,7 +65,9 @@ impl PropValue {
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropSource {
+    /// Set on the dataset itself.
     Local,
+    /// Came with a stream, and nothing else was set.
     Received,
     /// Full name of the dataset that has it.
     Inherited(String),
@@ -86,8 +91,11 @@ pub enum PropChange {
 /// One property of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prop {
+    /// Name.
     pub name: String,
+    /// Value as it is stored.
     pub value: PropValue,
+    /// Where the value comes from.
     pub source: PropSource,
 }
 

@@ -1,5 +1,5 @@
-//! The dataset that a stream fills: made when a receive begins, exchanged with its target or given a
-//! snapshot when it ends (data format §31, §10.7).
+//! The dataset that a receive fills. It is created when the receive begins, and exchanged with its target or given a
+//! snapshot when the receive ends (data format §31, §10.7).
 //!
 //! 1. Until the end the dataset is INCONSISTENT: it is not mounted, and the next import destroys it,
 //!    unless it keeps the state with which the stream can be resumed.
@@ -23,17 +23,29 @@ pub const RECV: &str = "%recv";
 
 /// Keys of the state of a receive that can be resumed, in the zapified dataset.
 mod keys {
+    /// `u64`: guid of the base.
     pub const FROM_GUID: &str = "com.delphix:resume_fromguid";
+    /// String: name of the snapshot.
     pub const TO_NAME: &str = "com.delphix:resume_toname";
+    /// `u64`: guid of the snapshot.
     pub const TO_GUID: &str = "com.delphix:resume_toguid";
+    /// `u64`: object of the last record.
     pub const OBJECT: &str = "com.delphix:resume_object";
+    /// `u64`: offset of the last record in that object.
     pub const OFFSET: &str = "com.delphix:resume_offset";
+    /// `u64`: bytes of the stream so far.
     pub const BYTES: &str = "com.delphix:resume_bytes";
+    /// `u8`, 1: the stream has blocks above 128 KiB.
     pub const LARGE_BLOCKS: &str = "com.delphix:resume_largeblockok";
+    /// `u8`, 1: the stream has embedded blocks.
     pub const EMBEDDED: &str = "com.delphix:resume_embedok";
+    /// `u8`, 1: the stream has compressed blocks.
     pub const COMPRESSED: &str = "com.delphix:resume_compressok";
+    /// `u8`, 1: the stream is raw.
     pub const RAW: &str = "com.datto:resume_rawok";
+    /// Array of `u64`: guids of the snapshots by which the base is redacted.
     pub const BOOK_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
+    /// All of them; entries to be removed when the receive ends.
     pub const ALL: [&str; 11] = [
         FROM_GUID,
         TO_NAME,
@@ -54,16 +66,23 @@ mod keys {
 pub struct ResumeState {
     /// 0: a full stream.
     pub from_guid: u64,
+    /// Guid of the snapshot that is received.
     pub to_guid: u64,
     /// Name of the snapshot on the sending system.
     pub to_name: String,
     /// The last record that was applied, and the bytes of the stream up to it.
     pub object: u64,
+    /// Offset of that record in the object.
     pub offset: u64,
+    /// Bytes of the stream up to and with that record.
     pub bytes: u64,
+    /// The stream has blocks above 128 KiB.
     pub large_blocks: bool,
+    /// The stream has embedded blocks.
     pub embedded: bool,
+    /// The stream has compressed blocks.
     pub compressed: bool,
+    /// The stream is raw.
     pub raw: bool,
     /// By which snapshots something is left out of the stream; kept as a feature of the dataset.
     pub redact_snaps: Option<Vec<u64>>,
@@ -74,13 +93,19 @@ pub struct ResumeState {
 /// Where a stream goes.
 pub enum Place<'a> {
     /// A new file system or volume.
-    New { parent: &'a Arc<Dir>, name: &'a str },
+    New {
+        /// The directory it is made in.
+        parent: &'a Arc<Dir>,
+        /// Its name there.
+        name: &'a str,
+    },
     /// Through `%recv` into a head that exists.
     Existing(&'a Arc<Dataset>),
 }
 
 /// What a receive begins with.
 pub struct ReceiveBegin<'a> {
+    /// The dataset that is made or changed.
     pub place: Place<'a>,
     /// The snapshot the stream is an increment to, or the origin of a clone.
     pub base: Option<&'a Arc<Dataset>>,
@@ -88,6 +113,7 @@ pub struct ReceiveBegin<'a> {
     pub key: Option<&'a NewKey>,
     /// The key of a raw stream.
     pub raw: Option<&'a ReceivedKey>,
+    /// Names of the file system do not distinguish case.
     pub case_insensitive: bool,
     /// What is kept so that the stream can be resumed.
     pub resume: Option<&'a ResumeState>,
@@ -103,6 +129,7 @@ pub struct ReceiveEnd<'a> {
     pub target: Option<&'a Arc<Dataset>>,
     /// Name of the snapshot behind the `@`.
     pub name: &'a str,
+    /// Guid of the snapshot, as on the sending system.
     pub guid: u64,
     /// Seconds since 1970.
     pub creation_time: u64,

@@ -1,7 +1,7 @@
-//! What snapshots keep of removed vdevs (data format §11.4, pool format §23).
+//! Remap deadlists: ranges of removed vdevs that only snapshots refer to (data format §11.4, pool format §23).
 //!
-//! OpenZFS lets a head's pointers to a removed vdev be replaced by pointers to where the data went.
-//! The old place is obsolete then, unless a snapshot still has the old pointer: it waits on the head's
+//! OpenZFS lets a head's pointers to a removed vdev be replaced by pointers to the new addresses.
+//! The old range is obsolete then, unless a snapshot still has the old pointer: it waits on the head's
 //! *remap deadlist*, which snapshots inherit as they do deadlists. What nothing refers to any more goes
 //! to a list of the pool, the obsolete bpobj, and from there into the vdevs' obsolete space maps. This
 //! software replaces no pointers, but it keeps these lists right.

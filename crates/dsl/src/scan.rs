@@ -1,6 +1,6 @@
-//! What changes of datasets do to a scrub or resilver that is under way (pool format §20.2). The record is persistent: this
-//! or another system goes on from its queue and its bookmark, and OpenZFS stops with a failed assertion at a dataset that is
-//! gone. In memory the scan of the pool is ahead of the record; it learns of the changes by [`Dsl::take_scan_changes`].
+//! Updates of the record of a running scrub or resilver when datasets change (pool format §20.2). The record is persistent:
+//! this or another system continues from its queue and its bookmark, and OpenZFS stops with a failed assertion at a dataset
+//! that does not exist. In memory the scan is ahead of the record; it learns of the changes by [`Dsl::take_scan_changes`].
 //!
 //! 1. Every dataset the scan still has to visit is in the queue, or follows from one that is: when a
 //!    snapshot is done, the next one and the clones come.

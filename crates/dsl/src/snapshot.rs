@@ -1,4 +1,4 @@
-//! Snapshots: making, destroying, going back (data format §10.2, §10.4, §10.7).
+//! Snapshots: creation, destruction, rollback (data format §10.2, §10.4, §10.7).
 
 use crate::bptree::Bptree;
 use crate::core::{bump, check_component, is_hidden, Core, Triple, FULL_NAME_MAX};
@@ -21,6 +21,7 @@ const FAST_SNAPSHOTS: u64 = 27;
 pub struct Held {
     /// Name behind the `@`.
     pub name: String,
+    /// The snapshot.
     pub snap: Arc<Dataset>,
     /// Bytes that would come free together with the snapshots before it, back to the last one that is pinned; none
     /// if it is pinned itself.

@@ -1,4 +1,4 @@
-//! Space of directories: used, reservations, what is available (data format §9, §16).
+//! Space accounting of directories: used, reserved and available bytes (data format §9, §16).
 
 use crate::core::{bump, Core, Triple};
 use crate::{Dataset, Dir};
@@ -10,6 +10,7 @@ use std::sync::Weak;
 /// Space left, and what limits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
+    /// Deflated bytes.
     pub bytes: u64,
     /// A quota is what limits, not the size of the pool.
     pub by_quota: bool,

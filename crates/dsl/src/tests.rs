@@ -1,4 +1,4 @@
-//! A pool in memory, changed at random and audited after every group: every block accounted for,
+//! A pool in memory, changed at random and audited after every txg: every block accounted for,
 //! every number recomputed from the block trees, every MOS object referenced once.
 
 mod audit;
@@ -60,7 +60,7 @@ struct Pool {
     open: BTreeMap<u64, (Arc<Dataset>, Arc<Objset>)>,
     version: u64,
     disk: u64,
-    /// Blocks freed in the background per group.
+    /// Blocks freed in the background per txg.
     budget: u64,
     freed: u64,
     /// What the snapshots of bookmarks referred to, by GUID and txg: a pool opened again draws the
@@ -169,7 +169,7 @@ impl Pool {
         self.sync_with(|_, _| {})
     }
 
-    /// Writes the open group; `tasks` runs in syncing context after the data of the group.
+    /// Writes the open txg; `tasks` runs in syncing context after the data of the txg.
     fn sync_with(&mut self, tasks: impl FnOnce(&mut Pool, &Tx)) -> Txg {
         let g = self.rig.dmu.begin_sync().unwrap();
         let tx = self.rig.dmu.syncing_tx(g.txg);

@@ -29,7 +29,7 @@ fn ruin(p: &Pool, bps: &[BlkPtr]) {
     p.rig.dmu.zio.cache.clear();
 }
 
-/// A file system that was destroyed in the last group, nothing of it freed yet.
+/// A file system that was destroyed in the last txg, nothing of it freed yet.
 fn destroyed(features: &[&str]) -> Pool {
     let mut p = Pool::new(5000, features);
     let ds = p.create("tank", "a");

@@ -538,7 +538,7 @@ fn history_without_a_creation() {
     }
 }
 
-/// Hundreds of file systems in one group cost what they should.
+/// Hundreds of file systems in one txg cost what they should.
 #[test]
 fn many_datasets() {
     let mut p = Pool::new(5000, MODERN);

@@ -1,4 +1,4 @@
-//! Integer keys in bulk: all of them read without a copy of each name, or written into a new ZAP at once.
+//! Bulk operations on integer keys: reading all of them without a copy of each name, and filling a new ZAP at once.
 //!
 //! The deadlist of a snapshot has one key for every snapshot before it, and the next snapshot begins
 //! with a copy of them all. One by one, that is a search, a block change and a header change for each.

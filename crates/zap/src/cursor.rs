@@ -11,8 +11,11 @@ use base::Result;
 pub struct Entry {
     /// Name without NUL; for word keys the words, big-endian.
     pub name: Vec<u8>,
+    /// The integers of the entry.
     pub value: Value,
+    /// Hash of the name, in the top 28 or 48 bits.
     pub hash: u64,
+    /// Collision differentiator: tells apart entries with one hash.
     pub cd: u32,
     /// Position of this entry: a cursor from here starts with it.
     pub cookie: u64,

@@ -26,6 +26,7 @@ pub(crate) struct Geo {
     pub shift: u32,
     /// Hash buckets.
     pub buckets: usize,
+    /// Chunks of 24 bytes.
     pub chunks: usize,
 }
 
@@ -65,23 +66,31 @@ pub(crate) fn chunks_for(name_bytes: usize, value_bytes: usize) -> usize {
 /// Leaf header fields that matter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafHdr {
+    /// Hash prefix of all entries in the leaf, in the low bits.
     pub prefix: u64,
+    /// Bits of the prefix.
     pub prefix_len: u32,
+    /// Free chunks.
     pub nfree: usize,
+    /// Entries.
     pub nentries: usize,
 }
 
 /// An entry chunk, decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafEntry {
+    /// Number of the entry's chunk.
     pub chunk: u16,
+    /// Bytes of one integer of the value: 1, 2, 4 or 8.
     pub value_size: u8,
     next: u16,
     name_chunk: u16,
     name_ints: u16,
     value_chunk: u16,
     value_ints: u16,
+    /// Collision differentiator.
     pub cd: u32,
+    /// Hash of the name.
     pub hash: u64,
 }
 

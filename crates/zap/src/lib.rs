@@ -1,9 +1,12 @@
-//! ZAP: names to arrays of integers in an object (data format §3).
+//! ZAPs: objects that map names to arrays of integers (data format §3).
 //!
-//! [`Zap`] is a thin view of one object through the [`Store`] trait; every operation works in place
-//! on the raw block bytes and touches only the few blocks concerned, so a directory of a million
-//! entries costs no more per operation than a small one. Byte order: blocks are little-endian when
-//! they get here (the layer below swaps); array data inside leaves is big-endian by format.
+//! [`Zap`] is a view of one object through the [`Store`] trait. Every operation works in place
+//! on the bytes of the few blocks concerned, so an operation costs the same in a directory of a million
+//! entries as in a small one. Byte order: blocks are little-endian here (`zio` swaps them);
+//! array data inside leaves is big-endian by format.
+//!
+//! Lock order: an operation holds [`Store::lock`] of its object, and takes no second lock of that kind.
+//! Start reading in `view.rs`.
 //!
 //! ```
 //! use zap::{mem::MemStore, Zap};
@@ -15,6 +18,7 @@
 //! # Ok::<(), base::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod bulk;
 mod cursor;

@@ -23,6 +23,7 @@ struct State {
 }
 
 impl MemStore {
+    /// An empty object with blocks of `block_size` bytes.
     pub fn new(block_size: usize) -> MemStore {
         MemStore {
             state: Mutex::new(State {

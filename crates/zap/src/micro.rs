@@ -19,8 +19,11 @@ const MAX_COLLIDING: usize = 638 / 5;
 /// A microzap block; the first word has been checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Micro<'b> {
+    /// The block.
     pub b: &'b [u8],
+    /// Salt of the hash.
     pub salt: u64,
+    /// Normalization of names; bits of [`crate::norm`].
     pub normflags: u64,
 }
 
@@ -29,8 +32,11 @@ pub(crate) struct Micro<'b> {
 pub(crate) struct MicroEntry<'b> {
     /// Byte offset in the block.
     pub at: usize,
+    /// The integer of the entry.
     pub value: u64,
+    /// Collision differentiator.
     pub cd: u32,
+    /// Name without its NUL.
     pub name: &'b [u8],
 }
 
@@ -145,6 +151,7 @@ pub(crate) enum Room {
 }
 
 impl<'b> Micro<'b> {
+    /// A view of a block. `Damaged`: it is shorter than a header.
     pub fn open(b: &'b [u8]) -> Result<Micro<'b>> {
         Ok(Micro {
             b,
@@ -153,6 +160,7 @@ impl<'b> Micro<'b> {
         })
     }
 
+    /// All entries, in the order of their slots.
     pub fn entries(self) -> impl Iterator<Item = MicroEntry<'b>> {
         let slots = self.b.chunks_exact(ENTRY).enumerate().skip(1);
         slots.filter_map(|(i, s)| {
@@ -170,6 +178,7 @@ impl<'b> Micro<'b> {
         })
     }
 
+    /// Hash of a name in this ZAP.
     pub fn hash(&self, name: &[u8]) -> u64 {
         hash(Key::Name(&normalize(name, self.normflags)), self.salt, 0)
     }

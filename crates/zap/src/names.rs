@@ -9,13 +9,21 @@ use unicode_normalization::UnicodeNormalization;
 
 /// Bits of a ZAP's `normflags`.
 pub mod norm {
+    /// Upper case: names that differ in case are equal.
     pub const TOUPPER: u64 = 0x2;
+    /// Canonical decomposition.
     pub const DECOMPOSE: u64 = 0x10;
+    /// Compatibility decomposition.
     pub const COMPAT: u64 = 0x20;
+    /// Canonical composition, after a decomposition.
     pub const COMPOSE: u64 = 0x40;
+    /// Unicode form NFD.
     pub const FORM_D: u64 = 0x10;
+    /// Unicode form NFC.
     pub const FORM_C: u64 = 0x50;
+    /// Unicode form NFKD.
     pub const FORM_KD: u64 = 0x20;
+    /// Unicode form NFKC.
     pub const FORM_KC: u64 = 0x60;
 }
 

@@ -14,6 +14,7 @@ pub const STATS_BUCKETS: usize = 10;
 /// Figures of a ZAP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
+    /// Number of entries.
     pub entries: u64,
     /// Keys are words.
     pub word_keys: bool,
@@ -24,18 +25,25 @@ pub struct Stats {
 /// Figures of a fat ZAP; the histograms have [`STATS_BUCKETS`] counters, the last for all beyond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FatStats {
+    /// First word of the header block.
     pub block_type: u64,
+    /// Magic number of the header.
     pub magic: u64,
+    /// Salt of the hash.
     pub salt: u64,
     /// log2 of the pointers of the table.
     pub shift: u32,
     /// First block of the table and number of its blocks; 0 if it is in the header.
     pub table_block: u64,
+    /// See `table_block`.
     pub table_blocks: u64,
     /// Of a table that is being doubled: blocks done, and where the new one is.
     pub table_copied: u64,
+    /// See `table_copied`.
     pub table_next: u64,
+    /// Number of leaves.
     pub leaves: u64,
+    /// Number of blocks that were ever used, the header included.
     pub blocks: u64,
     /// Leaves by log2 of the pointers to them.
     pub leaf_pointers: Vec<u64>,

@@ -1,4 +1,4 @@
-//! The trait [`Store`]: what a ZAP needs of the object that holds it.
+//! The trait [`Store`]: access to the blocks of the object that holds a ZAP.
 
 use crate::Indexed;
 use base::{bail, Block, Result};
@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock};
 
 /// Blocks of one object. Implemented by `dmu::Dnode` and by [`crate::mem::MemStore`].
 pub trait Store {
+    /// Transaction in which blocks are changed.
     type Tx;
     /// Bytes per data block now.
     fn block_size(&self) -> usize;
@@ -19,6 +20,7 @@ pub trait Store {
     fn modify<R>(&self, tx: &Self::Tx, blkid: u64, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R>;
     /// Punches `n` blocks from `blkid`; they read as zeros afterwards.
     fn free_blocks(&self, tx: &Self::Tx, blkid: u64, n: u64) -> Result<()>;
+    /// Type of the object.
     fn obj_type(&self) -> ObjType;
     /// Something that differs between objects, to salt their hashes with.
     fn seed(&self, tx: &Self::Tx) -> u64;

@@ -13,21 +13,34 @@ const MAX_TABLE_BLOCKS: u64 = 1 << 20;
 /// Header fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hdr {
+    /// Sizes that follow from the block size.
     pub geo: Geo,
+    /// First block of the pointer table; 0 if the table is in the header block.
     pub zt_blk: u64,
+    /// Blocks of the pointer table; 0 if it is in the header block.
     pub zt_numblks: u64,
+    /// log2 of the pointers in the table.
     pub zt_shift: u32,
+    /// First block of the table that is being filled while it is doubled; 0 otherwise.
     pub zt_nextblk: u64,
+    /// Blocks of the old table that were copied so far.
     pub zt_copied: u64,
+    /// Number of the first block that was never used.
     pub freeblk: u64,
+    /// Number of leaves.
     pub num_leafs: u64,
+    /// Number of entries.
     pub num_entries: u64,
+    /// Salt of the hash.
     pub salt: u64,
+    /// Normalization of names; bits of [`crate::norm`].
     pub normflags: u64,
+    /// Bits of [`crate::flags`].
     pub flags: u64,
 }
 
 impl Hdr {
+    /// Parses a header block. `Damaged`: wrong type, magic or pointer table.
     pub fn parse(b: &[u8]) -> Result<Hdr> {
         let geo = Geo::of(b.len())?;
         if u64_at(b, 0)? != BLOCK_HEADER || u64_at(b, 8)? != MAGIC {

@@ -73,6 +73,7 @@ pub struct Value {
 }
 
 impl Value {
+    /// One integer of 8 bytes.
     pub fn u64(v: u64) -> Value {
         Value {
             size: 8,
@@ -80,6 +81,7 @@ impl Value {
         }
     }
 
+    /// Integers of 8 bytes.
     pub fn u64s(v: &[u64]) -> Value {
         Value {
             size: 8,
@@ -87,6 +89,7 @@ impl Value {
         }
     }
 
+    /// Integers of 2 bytes.
     pub fn u16s(v: &[u16]) -> Value {
         Value {
             size: 2,
@@ -94,6 +97,7 @@ impl Value {
         }
     }
 
+    /// Integers of 4 bytes.
     pub fn u32s(v: &[u32]) -> Value {
         Value {
             size: 4,
@@ -101,6 +105,7 @@ impl Value {
         }
     }
 
+    /// Integers of 1 byte.
     pub fn bytes(v: &[u8]) -> Value {
         Value {
             size: 1,
@@ -120,6 +125,7 @@ impl Value {
         self.data.len() / self.size.max(1) as usize
     }
 
+    /// Whether there are no integers.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }

@@ -33,22 +33,29 @@ impl Match {
 /// What a lookup found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
+    /// The integers of the entry.
     pub value: Value,
     /// The name as stored (it may differ from the one looked up by normalized form).
     pub name: Vec<u8>,
+    /// Collision differentiator.
     pub cd: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
+    /// Fails if the key exists.
     Add,
+    /// Replaces the value if the key exists.
     Update,
 }
 
 /// A key ready for a leaf.
 pub(crate) struct Prepared {
+    /// Hash of the key.
     pub hash: u64,
+    /// Bytes of the key as the leaf stores them.
     pub stored: Vec<u8>,
+    /// Number of integers of the key.
     pub ints: usize,
 }
 
@@ -61,6 +68,7 @@ impl<S: Store> Clone for Zap<'_, S> {
 impl<S: Store> Copy for Zap<'_, S> {}
 
 impl<'a, S: Store> Zap<'a, S> {
+    /// The ZAP in `store`; nothing is read yet.
     pub fn new(store: &'a S) -> Zap<'a, S> {
         Zap {
             store,
@@ -179,6 +187,7 @@ impl<'a, S: Store> Zap<'a, S> {
         self.get(key)?.ok_or_else(|| Kind::NotFound.into())
     }
 
+    /// Whether there is an entry of exactly this key.
     pub fn contains<'k>(&self, key: impl Into<Key<'k>>) -> Result<bool> {
         Ok(self.find(key, Match::Exact)?.is_some())
     }
@@ -195,10 +204,12 @@ impl<'a, S: Store> Zap<'a, S> {
         self.put(tx, key.into(), v, Mode::Update)
     }
 
+    /// [`add`](Self::add) of one integer of 8 bytes.
     pub fn add_u64<'k>(&self, tx: &S::Tx, key: impl Into<Key<'k>>, v: u64) -> Result<()> {
         self.add(tx, key, &Value::u64(v))
     }
 
+    /// [`update`](Self::update) with one integer of 8 bytes.
     pub fn update_u64<'k>(&self, tx: &S::Tx, key: impl Into<Key<'k>>, v: u64) -> Result<()> {
         self.update(tx, key, &Value::u64(v))
     }
@@ -376,6 +387,7 @@ impl<'a, S: Store> Zap<'a, S> {
         self.remove(tx, &hex_key(v))
     }
 
+    /// Whether there is an entry hex(v).
     pub fn contains_int(&self, v: u64) -> Result<bool> {
         self.contains(&hex_key(v))
     }
@@ -385,10 +397,12 @@ impl<'a, S: Store> Zap<'a, S> {
         self.add_u64(tx, &hex_key(k), v)
     }
 
+    /// Adds the entry hex(k) → v, or replaces its value.
     pub fn update_int_key(&self, tx: &S::Tx, k: u64, v: u64) -> Result<()> {
         self.update_u64(tx, &hex_key(k), v)
     }
 
+    /// The value of the entry hex(k).
     pub fn get_int_key(&self, k: u64) -> Result<Option<u64>> {
         self.get(&hex_key(k))
     }

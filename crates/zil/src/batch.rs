@@ -21,7 +21,9 @@ const CATCH_UP: u32 = 8;
 pub(crate) struct Batch<'a> {
     zil: &'a Zil,
     block: Builder,
+    /// Sequence number of the newest record.
     pub lr_seq: u64,
+    /// Records written.
     pub records: u64,
     /// Blocks written, in order; of the last ones the data are in `held`.
     pub written: Vec<BlkPtr>,

@@ -81,14 +81,17 @@ pub(crate) fn is_slim(bp: &BlkPtr) -> bool {
 
 /// A block being filled.
 pub(crate) struct Builder {
+    /// Pointer of the block.
     pub bp: BlkPtr,
     buf: Vec<u8>,
+    /// Bytes in use.
     pub used: usize,
     /// Highest txg of a record in it.
     pub max_txg: Txg,
 }
 
 impl Builder {
+    /// An empty block for `bp`.
     pub fn new(bp: BlkPtr) -> Builder {
         Builder {
             bp,
@@ -157,8 +160,11 @@ impl Builder {
 pub struct RawRecord {
     /// Type without the case bit.
     pub ty: u64,
+    /// The request ignored the case of names.
     pub case_insensitive: bool,
+    /// Txg of the change.
     pub txg: Txg,
+    /// Sequence number, ascending along the chain.
     pub seq: u64,
     /// Everything, common header included.
     pub bytes: Vec<u8>,
@@ -223,6 +229,7 @@ fn plausible(r: &RawRecord, locked: bool) -> bool {
 
 /// A block that passed its checks.
 pub(crate) struct Parsed {
+    /// Pointer to the next block of the chain.
     pub next: BlkPtr,
     /// Records up to the first that makes no sense.
     pub records: Vec<RawRecord>,
@@ -335,7 +342,9 @@ pub struct WalkEnd {
     pub blk_seq: u64,
     /// Highest record sequence visited.
     pub lr_seq: u64,
+    /// Valid blocks visited.
     pub blocks: u64,
+    /// Records visited.
     pub records: u64,
     /// The visitor said stop.
     pub stopped: bool,

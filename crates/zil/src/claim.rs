@@ -11,7 +11,9 @@ use std::collections::HashSet;
 pub struct Claimed {
     /// The header changed: it must be stored with txg `first_txg`.
     pub changed: bool,
+    /// Blocks claimed.
     pub blocks: u64,
+    /// Records in them.
     pub records: u64,
     /// Highest birth of a claimed block. Txgs up to it must be synced (if only as empty ones)
     /// before anything else is promised, because births on disk may not be ahead of the pool.

@@ -11,7 +11,7 @@ pub const COPIED_MAX: u64 = 7680;
 /// How the data of a write gets into the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Here it is.
+    /// The data, copied when the change was made.
     Copied(Vec<u8>),
     /// Read it when a commit happens ([`crate::LogStore::current_data`]).
     NeedCopy,
@@ -19,7 +19,7 @@ pub enum Form {
     Indirect,
 }
 
-/// What happened.
+/// The content of a change in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A whole record, common header included, of which the type is set; length, txg and sequence
@@ -29,8 +29,11 @@ pub enum Body {
     Write {
         /// Generation of the object, 0 = do not check.
         generation: u64,
+        /// First byte.
         offset: u64,
+        /// Bytes.
         length: u64,
+        /// How the data gets into the log.
         form: Form,
     },
 }
@@ -44,6 +47,7 @@ pub struct Itx {
     /// opened with O_SYNC). Otherwise only by a commit of its object or of everything. For a rename
     /// `object` is the renamed one, so that write-then-rename keeps its content.
     pub ordered: bool,
+    /// The change.
     pub body: Body,
 }
 
@@ -104,10 +108,12 @@ pub(crate) struct Itxs {
 }
 
 impl Itxs {
+    /// Approximate memory of all records, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// Takes in a change of `txg`.
     pub fn add(&mut self, txg: Txg, itx: Itx) {
         if itx.ordered && itx.object != 0 {
             self.promote(Some(itx.object));
@@ -165,6 +171,7 @@ impl Itxs {
         }
     }
 
+    /// Whether any ordered change is waiting.
     pub fn has_ordered(&self) -> bool {
         self.groups.values().any(|g| !g.ordered.is_empty())
     }

@@ -1,24 +1,26 @@
-//! The intent log of a dataset: keeps what an fsync promised until the txg of the change is on disk
+//! The intent log (ZIL) of a dataset: makes changes durable for an `fsync` before their txg is on disk
 //! (pool format §26, behaviour §3).
 //!
 //! * [`Zil::log`] keeps a record of every change in memory, by txg ([`itx`](Itx)).
-//! * [`Zil::commit`] writes what an fsync needs into a chain of blocks on disk and returns when it
-//!   is stable. The next round serves all callers that arrive while one is being written.
-//! * [`Zil::sync`] runs with the sync of each txg: frees log blocks that no replay needs any more and
-//!   says what the header in the object set block must be; [`Zil::synced`] forgets the records of
+//! * [`Zil::commit`] writes the records that an fsync needs into a chain of blocks on disk and returns when
+//!   they are stable. The next round serves all callers that arrive while one is being written.
+//! * [`Zil::sync`] runs with the sync of each txg: it frees log blocks that no replay needs any more and
+//!   returns the header for the object set block; [`Zil::synced`] drops the records of
 //!   txgs that are on disk.
 //! * [`claim`] (pool import) marks the blocks of a log left by a crash as allocated,
 //!   [`Zil::replay`] (mount) applies it.
 //!
-//! The crate does no I/O of its own: it asks a [`LogStore`]. Whenever the log cannot do what is
-//! asked — no chain yet, no space, a device that fails — the answer is
-//! [`Committed::NeedTxgSync`]: the caller waits until the open txg is on disk, which keeps the
-//! same promise.
+//! The crate does I/O only through a [`LogStore`]. When the log cannot be written (no chain yet, no space, a
+//! device that fails), a commit returns [`Committed::NeedTxgSync`]: the caller waits until the open txg is on
+//! disk, and the changes are as durable then.
 //!
 //! Lock order: the one lock of a [`Zil`] is never held while the store is called, except
 //! [`LogBlocks::free`] in syncing context, which is memory only. [`Zil::sync`] waits for a round of
 //! writing that took a block in its txg; such a round therefore waits for no txg.
+//!
+//! Start reading in `log.rs`, then `batch.rs`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod batch;
 mod chain;
@@ -41,30 +43,55 @@ use disk::{BlkPtr, Dva};
 
 /// Record types (pool format §26.4).
 pub mod tx {
+    /// Never on disk.
     pub const COMMIT: u64 = 0;
+    /// [`TxType::Create`](disk::zil::TxType::Create)
     pub const CREATE: u64 = 1;
+    /// [`TxType::Mkdir`](disk::zil::TxType::Mkdir)
     pub const MKDIR: u64 = 2;
+    /// [`TxType::Mkxattr`](disk::zil::TxType::Mkxattr)
     pub const MKXATTR: u64 = 3;
+    /// [`TxType::Symlink`](disk::zil::TxType::Symlink)
     pub const SYMLINK: u64 = 4;
+    /// [`TxType::Remove`](disk::zil::TxType::Remove)
     pub const REMOVE: u64 = 5;
+    /// [`TxType::Rmdir`](disk::zil::TxType::Rmdir)
     pub const RMDIR: u64 = 6;
+    /// [`TxType::Link`](disk::zil::TxType::Link)
     pub const LINK: u64 = 7;
+    /// [`TxType::Rename`](disk::zil::TxType::Rename)
     pub const RENAME: u64 = 8;
+    /// [`TxType::Write`](disk::zil::TxType::Write)
     pub const WRITE: u64 = 9;
+    /// [`TxType::Truncate`](disk::zil::TxType::Truncate)
     pub const TRUNCATE: u64 = 10;
+    /// [`TxType::Setattr`](disk::zil::TxType::Setattr)
     pub const SETATTR: u64 = 11;
+    /// [`TxType::AclV0`](disk::zil::TxType::AclV0)
     pub const ACL_V0: u64 = 12;
+    /// [`TxType::Acl`](disk::zil::TxType::Acl)
     pub const ACL: u64 = 13;
+    /// [`TxType::CreateAcl`](disk::zil::TxType::CreateAcl)
     pub const CREATE_ACL: u64 = 14;
+    /// [`TxType::CreateAttr`](disk::zil::TxType::CreateAttr)
     pub const CREATE_ATTR: u64 = 15;
+    /// [`TxType::CreateAclAttr`](disk::zil::TxType::CreateAclAttr)
     pub const CREATE_ACL_ATTR: u64 = 16;
+    /// [`TxType::MkdirAcl`](disk::zil::TxType::MkdirAcl)
     pub const MKDIR_ACL: u64 = 17;
+    /// [`TxType::MkdirAttr`](disk::zil::TxType::MkdirAttr)
     pub const MKDIR_ATTR: u64 = 18;
+    /// [`TxType::MkdirAclAttr`](disk::zil::TxType::MkdirAclAttr)
     pub const MKDIR_ACL_ATTR: u64 = 19;
+    /// [`TxType::Write2`](disk::zil::TxType::Write2)
     pub const WRITE2: u64 = 20;
+    /// [`TxType::SetSaXattr`](disk::zil::TxType::SetSaXattr)
     pub const SETSAXATTR: u64 = 21;
+    /// [`TxType::RenameExchange`](disk::zil::TxType::RenameExchange)
     pub const RENAME_EXCHANGE: u64 = 22;
+    /// [`TxType::RenameWhiteout`](disk::zil::TxType::RenameWhiteout)
     pub const RENAME_WHITEOUT: u64 = 23;
+    /// [`TxType::CloneRange`](disk::zil::TxType::CloneRange)
     pub const CLONE_RANGE: u64 = 24;
     /// Bit of the type word: the request ignored case.
     pub const CASE_INSENSITIVE: u64 = 1 << 63;
@@ -90,14 +117,18 @@ pub enum Indirect {
     Copy,
 }
 
-/// A range of a file that an indirect record of txg `txg` is to tell of.
+/// A range of a file for which an indirect record of `txg` is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
+    /// Object number.
     pub object: u64,
     /// Generation of the object, 0 = do not check.
     pub generation: u64,
+    /// First byte of the range.
     pub offset: u64,
+    /// Bytes of the range.
     pub length: u64,
+    /// Txg of the record.
     pub txg: Txg,
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// Batches whose size is remembered to choose the next block's.
 const HISTORY: usize = 4;
 
-/// What a dataset's log is like.
+/// How the log of a dataset is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Object number of the dataset: part of the blocks' identity.
@@ -30,6 +30,7 @@ pub struct Options {
 }
 
 impl Options {
+    /// A log with blocks of up to 128 KiB, which can be written.
     pub fn new(dataset: u64, slim: bool, synced: Txg) -> Options {
         Options {
             dataset,
@@ -45,7 +46,7 @@ impl Options {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// What was asked for is on stable storage.
+    /// The changes are on stable storage.
     Durable,
     /// The log could not take it: wait until the txg that is open now is on disk.
     NeedTxgSync,
@@ -58,7 +59,9 @@ pub struct Stats {
     pub commits: u64,
     /// Rounds of writing, each with one flush.
     pub batches: u64,
+    /// Log blocks written.
     pub blocks: u64,
+    /// Records written.
     pub records: u64,
     /// Bytes of log blocks written.
     pub bytes: u64,
@@ -68,7 +71,9 @@ pub struct Stats {
 
 /// A block of the chain.
 pub(crate) struct Lwb {
+    /// Its pointer.
     pub bp: BlkPtr,
+    /// Txg in which it was allocated.
     pub alloc_txg: Txg,
     /// Highest txg of a record in it.
     pub max_txg: Txg,
@@ -133,6 +138,7 @@ impl State {
         self.itxs.take_ordered()
     }
 
+    /// Notes a block allocated for the chain in `txg`.
     pub fn note_alloc(&mut self, bp: BlkPtr, txg: Txg) {
         self.max_txg = self.max_txg.max(txg);
         self.lwbs.push_back(Lwb {
@@ -160,6 +166,7 @@ impl State {
         !self.leader && self.stalled.is_some_and(|t| t <= txg || kept)
     }
 
+    /// The block of the chain with this pointer.
     pub fn lwb(&mut self, bp: &BlkPtr) -> Option<&mut Lwb> {
         self.lwbs.iter_mut().rev().find(|l| l.bp == *bp)
     }
@@ -231,6 +238,7 @@ impl Zil {
         self.lock().itxs.bytes()
     }
 
+    /// The counters now.
     pub fn stats(&self) -> Stats {
         self.lock().stats
     }

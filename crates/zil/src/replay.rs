@@ -12,6 +12,7 @@ use std::sync::Arc;
 /// A record to apply.
 #[derive(Clone, Debug)]
 pub struct Record {
+    /// The record as it was logged.
     pub raw: RawRecord,
     /// Data of a write record ([`tx::WRITE`]); empty otherwise.
     pub data: Block,
@@ -42,7 +43,9 @@ pub trait Replayer {
 /// What a replay did.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
+    /// Records applied.
     pub applied: u64,
+    /// Records that were not to be applied: replayed before, or on objects that are gone.
     pub skipped: u64,
     /// Where it stopped early: sequence and type of the record, and why.
     pub failed: Option<(u64, u64, Error)>,

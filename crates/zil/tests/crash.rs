@@ -207,11 +207,11 @@ struct Crash {
     header: Header,
     allocated: BTreeMap<u64, u64>,
     promised: BTreeSet<u64>,
-    /// Blocks of files as of the last group.
+    /// Blocks of files as of the last txg.
     files: BTreeMap<u64, u64>,
 }
 
-/// Collects what is replayed; syncs a group now and then.
+/// Collects what is replayed; syncs a txg now and then.
 struct Collect<'a> {
     mem: &'a Mem,
     zil: &'a Zil,
@@ -287,7 +287,7 @@ fn recover(life: &Life, crash: &Crash, slim: bool, picture: usize) -> usize {
     assert!(done.failed.is_none(), "{:?}", done.failed);
     let (got, taken) = (c.got, c.taken);
 
-    // Everything promised and not in the group already.
+    // Everything promised and not in the txg already.
     let tags: Vec<u64> = got.iter().map(|g| g.0).collect();
     let set: BTreeSet<u64> = tags.iter().copied().collect();
     for tag in &crash.promised {
@@ -297,7 +297,7 @@ fn recover(life: &Life, crash: &Crash, slim: bool, picture: usize) -> usize {
             "{tag} {f:?} was promised"
         );
     }
-    // Nothing of a group that is on disk; each once.
+    // Nothing of a txg that is on disk; each once.
     assert_eq!(set.len(), tags.len(), "{tags:?}");
     for (tag, object) in &got {
         assert!(life.facts[tag].txg > crash.group);

@@ -298,7 +298,7 @@ fn callers_share_flushes() {
     assert!(s.batches <= 400);
 }
 
-/// Threads log and commit while groups sync.
+/// Threads log and commit while txgs sync.
 #[test]
 fn commits_and_syncs_at_once() {
     let mem = Mem::new();
@@ -308,7 +308,7 @@ fn commits_and_syncs_at_once() {
         for _ in 0..3 {
             s.spawn(|| {
                 for i in 0..200 {
-                    // The transaction of the real thing: the group cannot close meanwhile.
+                    // The transaction of the real thing: the txg cannot close meanwhile.
                     log(&mem, &z, 40 + i);
                     let _ = z.commit(None);
                 }
@@ -626,7 +626,7 @@ fn clone_ranges_are_copied() {
     );
 }
 
-/// What is allocated as of the last group and no log block that can be found after a crash behind it.
+/// What is allocated as of the last txg and no log block that can be found after a crash behind it.
 fn lost(mem: &Mem) -> Vec<u64> {
     let m = mem.lock();
     let mut platter = BTreeMap::new();
@@ -662,7 +662,7 @@ fn hold_write(mem: &Mem) -> (Receiver<()>, Sender<()>) {
     (there, go)
 }
 
-/// A group closes between the moment a log block is taken and that in which the block before it, which
+/// A txg closes between the moment a log block is taken and that in which the block before it, which
 /// names it, is written.
 #[test]
 fn a_group_waits_for_what_names_its_log_blocks() {
@@ -673,7 +673,7 @@ fn a_group_waits_for_what_names_its_log_blocks() {
             false => ready(&mem),
         };
         if first {
-            // The first block of a chain: the header of its own group leads to it.
+            // The first block of a chain: the header of its own txg leads to it.
             log(&mem, &z, 100);
             assert_eq!(z.commit(None), Committed::NeedTxgSync);
             mem.sync(&z);
@@ -690,7 +690,7 @@ fn a_group_waits_for_what_names_its_log_blocks() {
                 mem.sync(z);
                 done.send(()).unwrap();
             });
-            // A group that does not wait is on disk by then.
+            // A txg that does not wait is on disk by then.
             let early = is_done.recv_timeout(Duration::from_millis(200)).is_ok();
             let lost_then = early.then(|| lost(mem));
             go.send(()).unwrap();
@@ -706,7 +706,7 @@ fn a_group_waits_for_what_names_its_log_blocks() {
     }
 }
 
-/// The same where the write fails: the chain is given up with the group that waited.
+/// The same where the write fails: the chain is given up with the txg that waited.
 #[test]
 fn a_group_gives_up_the_chain_whose_write_failed() {
     let mem = Mem::new();
@@ -717,7 +717,7 @@ fn a_group_gives_up_the_chain_whose_write_failed() {
         let writer = s.spawn(|| z.commit(None));
         there.recv().unwrap();
         let group = s.spawn(|| mem.sync(&z));
-        // The group is closed: what fails from here on fails in a later one.
+        // The txg is closed: what fails from here on fails in a later one.
         while mem.open() < Txg::new(12) {
             std::thread::yield_now();
         }
@@ -747,7 +747,7 @@ fn a_paused_log_is_empty_and_commits_wait_for_groups() {
     assert_eq!(z.commit(None), Committed::Durable);
     log(&mem, &z, 40);
     z.pause().unwrap();
-    // What is in memory only goes with the group, so nobody may be told that it is durable.
+    // What is in memory only goes with the txg, so nobody may be told that it is durable.
     assert_eq!(z.commit(None), Committed::NeedTxgSync);
     mem.sync(&z);
     assert!(z.header().log.is_hole());

@@ -1,5 +1,5 @@
 //! A pool in memory: one device that keeps a journal of everything written, so that the plug can be
-//! pulled at any point; groups; an allocator that checks what it is told.
+//! pulled at any point; txgs; an allocator that checks what it is told.
 #![allow(dead_code)]
 
 use base::{bail, Block, Kind, Result, Txg};
@@ -29,7 +29,7 @@ impl Dice {
 pub enum Event {
     Write(u64, Arc<Vec<u8>>),
     Flush,
-    /// The uberblock of a group: header of the log, space allocated as of it.
+    /// The uberblock of a txg: header of the log, space allocated as of it.
     Group(Txg, Header, BTreeMap<u64, u64>),
     /// A commit returned: these records are promised.
     Promise(Vec<u64>),
@@ -44,14 +44,14 @@ pub fn content(object: u64, at: u64) -> u8 {
 pub struct Inner {
     pub platter: BTreeMap<u64, Vec<u8>>,
     pub journal: Vec<Event>,
-    /// offset → size, all changes of all groups.
+    /// offset → size, all changes of all txgs.
     pub allocated: BTreeMap<u64, u64>,
-    /// Changes by group.
+    /// Changes by txg.
     allocs: BTreeMap<Txg, Vec<(u64, u64)>>,
     frees: BTreeMap<Txg, Vec<u64>>,
-    /// As of the last group.
+    /// As of the last txg.
     pub on_disk: BTreeMap<u64, u64>,
-    /// Freed, reusable when this group has synced.
+    /// Freed, reusable when this txg has synced.
     resting: Vec<(Txg, u64, u64)>,
     pub free: BTreeMap<u64, u64>,
     frontier: u64,
@@ -73,7 +73,7 @@ pub struct Inner {
     pub raidz: bool,
 }
 
-/// The second lock holds the group open.
+/// The second lock holds the txg open.
 pub struct Mem(pub Mutex<Inner>, Mutex<()>);
 
 impl Mem {
@@ -112,7 +112,7 @@ impl Mem {
         self.lock().open
     }
 
-    /// Closes the open group; what `sync` returns is the header stored with it.
+    /// Closes the open txg; what `sync` returns is the header stored with it.
     pub fn sync(&self, zil: &zil::Zil) -> Txg {
         let txg = {
             let _gate = self.1.lock().unwrap();

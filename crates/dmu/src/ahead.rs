@@ -1,5 +1,5 @@
-//! Reading ahead: reads that follow one another are recognised, and what is likely to come next is
-//! brought into the block cache by other threads.
+//! Read-ahead: recognises sequential reads, and has other threads read the next blocks into the block
+//! cache.
 //!
 //! Each object remembers a few places where reads went on from where others had ended. The further
 //! such a stream goes the further ahead of it is read, up to [`FARTHEST`]. Reads that belong to none

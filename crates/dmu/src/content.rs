@@ -1,4 +1,4 @@
-//! Bytes of a dirty block: all of them, only those that were written, or where they are.
+//! The content of a dirty block: all bytes, only the bytes written, or the address they were written to.
 
 use base::{Block, Error, Result};
 use disk::BlkPtr;
@@ -81,6 +81,7 @@ impl Content {
         }))
     }
 
+    /// All bytes of the block, if they are in memory.
     pub fn whole(&self) -> Option<&Block> {
         match self {
             Content::Whole(b) => Some(b),

@@ -1,6 +1,6 @@
-//! Looks at the blocks that a change needs before it is made, so that the caller gets the error and not
-//! the txg ([`crate::sync`] says what happens to damage found later): those that lead to others, and
-//! those of which a part stays.
+//! Reads the blocks that a change needs before the change is made, so that the caller gets the error and not
+//! the txg: indirect blocks, and blocks of which a part stays. [`crate::sync`] says what happens to damage
+//! found later.
 
 use crate::dnode::Dnode;
 use crate::tree::{indirect_fits, Reader, Synced};

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use zio::Crypt;
 
-/// Memory that a dirty object takes from the change to the end of its group: open and synced view,
+/// Memory that a dirty object takes from the change to the end of its txg: open and synced view,
 /// what the sync takes over, the new dnode, its share of the blocks above; bytes.
 const OBJECT_COST: u64 = 4096;
 
@@ -34,34 +34,51 @@ const OBJECT_SPACE: u64 = 4096;
 /// No block takes less: that is the smallest unit of most devices.
 const LEAST_SPACE: usize = 4096;
 
-/// What callers may know of an object.
+/// Fields of an object's dnode.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
+    /// Type of the content.
     pub obj_type: ObjType,
+    /// Type of the bonus.
     pub bonus_type: ObjType,
+    /// Bytes of a data block.
     pub block_size: usize,
+    /// Number of the last block of level 0; 0 if there is none.
     pub max_blkid: u64,
+    /// Dnode slots of 512 bytes.
     pub slots: u8,
     /// Bytes on disk as of the last sync.
     pub used: u64,
+    /// Levels of the block tree as of the last sync.
     pub nlevels: u8,
+    /// log2 of the bytes of an indirect block.
     pub indblkshift: u8,
 }
 
-/// The fields of a dnode as the open group sees them.
+/// The fields of a dnode as the open txg sees them.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
     /// False once the object has been freed.
     pub allocated: bool,
+    /// Type of the content.
     pub obj_type: ObjType,
+    /// Type of the bonus.
     pub bonus_type: ObjType,
+    /// log2 of the bytes of an indirect block.
     pub indblkshift: u8,
+    /// Block pointers in the dnode, 1 to 3.
     pub nblkptr: u8,
+    /// Checksum of its blocks; `INHERIT` takes that of the object set.
     pub checksum: Checksum,
+    /// Compression of its blocks; `INHERIT` takes that of the object set.
     pub compress: Compression,
+    /// Bytes of a data block.
     pub block_size: usize,
+    /// Number of the last block of level 0; 0 if there is none.
     pub maxblkid: u64,
+    /// Dnode slots of 512 bytes.
     pub slots: u8,
+    /// The bytes of the bonus in use.
     pub bonus: Vec<u8>,
     /// Least levels of its tree.
     pub nlevels: u8,
@@ -72,28 +89,34 @@ pub(crate) struct Fields {
 /// A dirty block.
 pub(crate) struct Buf {
     /// Everything since the block was last on disk. What is missing is fetched when somebody reads
-    /// the block or the group is written.
+    /// the block or the txg is written.
     pub data: Content,
-    /// Newest group it is dirty in.
+    /// Newest txg it is dirty in.
     pub txg: Txg,
-    /// Written to its final place in group `txg` already, as it is now (whole).
+    /// Written to its final place in `txg` already, as it is now (whole).
     pub placed: Option<Box<BlkPtr>>,
 }
 
 /// A dirty block taken over by a sync.
 pub(crate) struct TakenBlock {
+    /// Number of the block.
     pub blkid: u64,
+    /// Its bytes.
     pub data: Content,
+    /// Its pointer, if it was written early.
     pub placed: Option<Box<BlkPtr>>,
 }
 
-/// Changes of one group.
+/// Changes of one txg.
 #[derive(Default)]
 pub(crate) struct Pending {
+    /// Anything of the object changed.
     pub dirty: bool,
+    /// Numbers of the blocks written.
     pub blocks: BTreeSet<u64>,
     /// Block ids freed, half-open; applied before `blocks`.
     pub frees: RangeSet,
+    /// The spill block changed.
     pub spill: bool,
 }
 
@@ -116,12 +139,17 @@ pub(crate) enum SpillChange {
 }
 
 pub(crate) struct Inner {
+    /// The fields of the open view.
     pub f: Fields,
+    /// Dirty blocks by number.
     pub bufs: BTreeMap<u64, Buf>,
+    /// Changes of each txg not yet on disk.
     pub pend: PerTxg<Pending>,
-    /// Frees of the group being written: still to be seen as holes.
+    /// Frees of the txg being written: still to be seen as holes.
     pub syncing_frees: RangeSet,
+    /// The spill block of the open view.
     pub spill: Spill,
+    /// The synced view.
     pub s: Arc<Synced>,
     /// Changes whenever a clean block may have changed: a read that raced starts again.
     pub gen: u64,
@@ -144,7 +172,7 @@ pub struct Dnode {
     pub(crate) streams: Mutex<Streams>,
 }
 
-/// Most times a read is tried again because the group under way is writing the block anew.
+/// Most times a read is tried again because the txg under way is writing the block anew.
 const MAX_TURNS: u32 = 1000;
 
 /// Block id of a spill block in reports of damage.
@@ -152,11 +180,17 @@ const SPILL: u64 = u64::MAX;
 
 /// What a sync takes over from a dirty object.
 pub(crate) struct Job {
+    /// The object.
     pub dn: Arc<Dnode>,
+    /// Its fields when the txg closed.
     pub f: Fields,
+    /// Its dirty blocks, by number.
     pub blocks: Vec<TakenBlock>,
+    /// Block numbers freed, half-open; applied before `blocks`.
     pub frees: RangeSet,
+    /// What becomes of the spill block, if it changed.
     pub spill: Option<SpillChange>,
+    /// The synced view that is replaced.
     pub s: Arc<Synced>,
 }
 
@@ -273,6 +307,7 @@ impl Dnode {
             .ok_or_else(|| Error::new(Kind::Stale, "the dataset was closed"))
     }
 
+    /// The fields of the open view, and the space as of the last sync.
     pub fn info(&self) -> Info {
         let i = self.read_lock();
         Info {
@@ -287,7 +322,7 @@ impl Dnode {
         }
     }
 
-    /// Marks the object changed in the transaction's group.
+    /// Marks the object changed in the transaction's txg.
     pub(crate) fn touch(&self, i: &mut Inner, tx: &Tx) -> Result<()> {
         base::mutation::panic_point("marking an object dirty");
         if !i.f.allocated {
@@ -306,7 +341,7 @@ impl Dnode {
         Ok(())
     }
 
-    /// True if some group not yet on disk changed the object.
+    /// True if some txg not yet on disk changed the object.
     pub fn is_dirty(&self) -> bool {
         let i = self.read_lock();
         !i.bufs.is_empty() || i.pend.iter().any(|p| p.dirty) || !i.syncing_frees.is_empty()
@@ -319,7 +354,7 @@ impl Dnode {
 }
 
 impl Inner {
-    /// What group `txg` changed is no longer in memory only.
+    /// What `txg` changed is no longer in memory only.
     fn group_over(&mut self, txg: Txg) {
         let again = self.pend[txg].blocks.clone();
         self.bufs.retain(|k, b| b.txg > txg || again.contains(k));

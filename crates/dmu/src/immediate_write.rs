@@ -1,4 +1,4 @@
-//! Dirty blocks written to their final places before their group is, for the intent log.
+//! Writing dirty blocks to their final addresses before their txg is written, for the intent log.
 
 use crate::content::Content;
 use crate::dnode::{Buf, Dnode};
@@ -25,9 +25,9 @@ enum Begun {
     Place(Block, WriteSpec),
 }
 
-/// Writes dirty blocks of the transaction's (open) group to their final places now, in one batch,
-/// transformed on all cores; the sync of the group then only links them. All objects belong to one
-/// set. For each block its pointer, or `None`: not dirty in this group, being changed at the
+/// Writes dirty blocks of the transaction's (open) txg to their final places now, in one batch,
+/// transformed on all cores; the sync of the txg then only links them. All objects belong to one
+/// set. For each block its pointer, or `None`: not dirty in this txg, being changed at the
 /// moment, or without a place of its own (holes). Nothing is flushed.
 pub fn write_now(tx: &Tx, blocks: &[(Arc<Dnode>, u64)]) -> Vec<Result<Option<BlkPtr>>> {
     place(tx, blocks, false)
@@ -203,7 +203,7 @@ impl Dnode {
         Ok(Begun::Place(data, with_nonce(spec, &self.crypt)))
     }
 
-    /// Where the block was placed in this group, as it is now.
+    /// Where the block was placed in this txg, as it is now.
     fn placed(&self, tx: &Tx, blkid: u64) -> Option<BlkPtr> {
         let i = self.read_lock();
         let b = i.bufs.get(&blkid).filter(|b| b.txg == tx.txg())?;

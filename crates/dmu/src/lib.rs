@@ -1,20 +1,23 @@
-//! Objects as trees of blocks, and the transactions that change them.
+//! The DMU: objects as trees of blocks, and the transactions that change them.
 //!
-//! Two views of every object live side by side. The *open* view is what callers read and write:
+//! Every object has two views. The *open* view is what callers read and write:
 //! dirty blocks and changed fields in memory. The *synced* view is the tree of block pointers of
-//! the last transaction group on disk; it is immutable ([`Arc`](std::sync::Arc)) and replaced whole when a group has
+//! the last txg on disk; it is immutable ([`Arc`](std::sync::Arc)) and replaced whole when a txg has
 //! been written. A read takes a dirty block if there is one, else walks the synced tree through the
 //! block cache.
 //!
-//! When a group closes ([`Dmu::begin_sync`]) each dirty object hands over its fields and dirty
-//! blocks as shared buffers; later writers copy on write, so the open group never waits for the
-//! group being written. Writing is bottom-up: data blocks, indirect blocks, dnodes, the meta-dnode's
+//! When a txg closes ([`Dmu::begin_sync`]) each dirty object hands over its fields and dirty
+//! blocks as shared buffers; later writers copy on write, so the open txg never waits for the
+//! txg being written. Writing is bottom-up: data blocks, indirect blocks, dnodes, the meta-dnode's
 //! tree, the object set.
 //!
-//! Lock order: callers' locks → transaction → object → dirty lists. A transaction group cannot close
-//! while a transaction lives, so nobody may wait for a lock of the rooms above, for another
-//! transaction or for a log commit while holding one.
+//! Lock order: callers' locks → transaction → object → dirty lists. A txg cannot close
+//! while a transaction lives. So a thread that holds a transaction must not wait for a lock of the rooms above,
+//! for another transaction or for a log commit.
+//!
+//! Start reading in `tx.rs`, then `dnode.rs` and `sync.rs`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod ahead;
 mod content;
@@ -44,5 +47,7 @@ pub use tx::{
 
 /// Object numbers of the accounting objects kept in the object set block itself.
 pub const USERUSED_OBJECT: u64 = u64::MAX;
+/// See [`USERUSED_OBJECT`].
 pub const GROUPUSED_OBJECT: u64 = u64::MAX - 1;
+/// See [`USERUSED_OBJECT`].
 pub const PROJECTUSED_OBJECT: u64 = u64::MAX - 2;

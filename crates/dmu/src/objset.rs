@@ -46,11 +46,17 @@ const SHARDS: usize = 16;
 const KEEP_CLEAN: usize = 1024;
 
 pub(crate) struct State {
+    /// The header of the intent log (pool format §26.1).
     pub zil_header: [u8; ZIL_HEADER_SIZE],
+    /// [`disk::os_type`].
     pub os_type: u64,
+    /// [`disk::objset`]: `USERACCT_COMPLETE` and its neighbours.
     pub os_flags: u64,
+    /// The two MACs of an encrypted set; zero otherwise.
     pub macs: [u8; 64],
+    /// Bytes of the object set block.
     pub size: usize,
+    /// Pointer to the object set block as of the last sync.
     pub root: BlkPtr,
     /// Header fields changed.
     pub dirty: PerTxg<bool>,
@@ -111,7 +117,7 @@ pub struct Objset {
     pub(crate) special: [Mutex<Option<Arc<Dnode>>>; 3],
     pub(crate) state: Mutex<State>,
     numbers: Mutex<Numbers>,
-    /// Objects whose freeing was written by the group under way.
+    /// Objects whose freeing was written by the txg under way.
     gone: Mutex<Vec<u64>>,
     dirty: Mutex<PerTxg<BTreeMap<u64, Arc<Dnode>>>>,
     pub(crate) jobs: Mutex<Vec<Job>>,
@@ -122,7 +128,7 @@ pub struct Objset {
     readonly: AtomicBool,
     pub(crate) crypt: Crypt,
     pub(crate) reading: Arc<Reading>,
-    /// Logical bytes to be written, and the group they belong to: a group that ended
+    /// Logical bytes to be written, and the txg they belong to: a txg that ended
     /// without this set does not count.
     space: Mutex<PerTxg<(Txg, u64)>>,
     /// Needs of transactions alive.
@@ -202,7 +208,7 @@ impl Objset {
         ))
     }
 
-    /// A new, empty object set; its first block is born with the next sync of `tx`'s group. `size` is
+    /// A new, empty object set; its first block is born with the next sync of `tx`'s txg. `size` is
     /// 1024, 2048 or 4096.
     pub fn create(
         dmu: &Arc<Dmu>,
@@ -325,10 +331,12 @@ impl Objset {
         self.id
     }
 
+    /// The transaction engine of the pool.
     pub fn dmu(&self) -> &Arc<Dmu> {
         &self.dmu
     }
 
+    /// How blocks are stored and read now.
     pub fn policy(&self) -> Arc<WritePolicy> {
         self.policy.acquire_read().clone()
     }
@@ -339,6 +347,7 @@ impl Objset {
         *self.policy.acquire_write() = Arc::new(policy);
     }
 
+    /// Sets what decides whether there is space for a transaction; once.
     pub fn set_admission(&self, a: Weak<dyn Admission>) {
         let _ = self.admission.set(a);
     }
@@ -363,7 +372,7 @@ impl Objset {
         self.state.acquire()
     }
 
-    /// The group is going to write `bytes` more.
+    /// The txg is going to write `bytes` more.
     pub(crate) fn add_space(&self, txg: Txg, bytes: u64) {
         let mut s = self.space.acquire();
         let s = &mut s[txg];
@@ -387,10 +396,12 @@ impl Objset {
         self.lock_state().root
     }
 
+    /// [`disk::os_type`].
     pub fn os_type(&self) -> u64 {
         self.lock_state().os_type
     }
 
+    /// [`disk::objset`]: `USERACCT_COMPLETE` and its neighbours.
     pub fn os_flags(&self) -> u64 {
         self.lock_state().os_flags
     }
@@ -400,6 +411,7 @@ impl Objset {
         self.lock_state().size
     }
 
+    /// Replaces the flags, in the txg of `tx`.
     pub fn set_os_flags(&self, tx: &Tx, flags: u64) {
         self.lock_state().os_flags = flags;
         self.touch_header(tx);
@@ -422,6 +434,7 @@ impl Objset {
         self.lock_state().zil_header
     }
 
+    /// Replaces the header of the intent log, in the txg of `tx`.
     pub fn set_zil_header(&self, tx: &Tx, header: [u8; ZIL_HEADER_SIZE]) {
         self.lock_state().zil_header = header;
         self.touch_header(tx);
@@ -458,7 +471,7 @@ impl Objset {
         self.admission.get().and_then(Weak::upgrade)
     }
 
-    /// Whether the dataset may take what is needed, as far as is known without waiting for groups.
+    /// Whether the dataset may take what is needed, as far as is known without waiting for txgs.
     /// `Kind::NoSpace`, `Kind::Quota`, or `Kind::Again` where that may be different after one.
     pub fn has_room(&self, need: Need) -> Result<()> {
         match self.admission() {
@@ -483,7 +496,7 @@ impl Objset {
         dn.pointer_of(level, blkid)
     }
 
-    /// Allocated objects, those of unsynced groups included.
+    /// Allocated objects, those of unsynced txgs included.
     pub fn object_count(&self) -> u64 {
         self.objects.load(Ordering::Relaxed).max(0) as u64
     }
@@ -680,7 +693,7 @@ impl Objset {
         }
     }
 
-    /// Bit per slot of a meta-dnode block that must not be given out: allocated, or freed by a group
+    /// Bit per slot of a meta-dnode block that must not be given out: allocated, or freed by a txg
     /// that is not on disk yet.
     fn used_slots(&self, blk: u64) -> Result<u64> {
         let mut used = u64::from(blk == 0);
@@ -716,7 +729,7 @@ impl Objset {
     }
 
     /// Makes an object under that very number (log replay, receive). `Exists` if it is in use,
-    /// `Again` if it was freed by a group that is not on disk yet.
+    /// `Again` if it was freed by a txg that is not on disk yet.
     pub fn claim(&self, tx: &Tx, object: u64, new: &NewObject) -> Result<Arc<Dnode>> {
         if let Some(n) = Self::special_index(object) {
             let f = self.fields(new)?;
@@ -895,7 +908,7 @@ impl Objset {
         *self.jobs.acquire() = jobs;
     }
 
-    /// True if group `txg` still has changes of this set to write.
+    /// True if `txg` still has changes of this set to write.
     pub fn is_dirty_in(&self, txg: Txg) -> bool {
         !self.dirty.acquire()[txg].is_empty()
             || !self.jobs.acquire().is_empty()
@@ -910,7 +923,7 @@ impl Objset {
         self.me.upgrade()
     }
 
-    /// What the group changed is written, but not on disk yet: the numbers it freed are kept back, since
+    /// What the txg changed is written, but not on disk yet: the numbers it freed are kept back, since
     /// what is made under them may be on disk before it, in the log.
     pub(crate) fn group_written(&self, txg: Txg, gone: impl Iterator<Item = u64>) {
         self.space.acquire()[txg] = (Txg::NONE, 0);
@@ -918,7 +931,7 @@ impl Objset {
         all.extend(gone);
     }
 
-    /// The group is on disk: numbers freed by it may be given out again, clean objects nobody uses
+    /// The txg is on disk: numbers freed by it may be given out again, clean objects nobody uses
     /// may leave memory.
     pub(crate) fn group_synced(&self) {
         base::mutation::panic_point("an object set that is on disk");

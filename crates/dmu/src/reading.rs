@@ -1,6 +1,6 @@
-//! What an object set's properties say of reading: what stays in the block cache (`primarycache`), and
-//! what is read ahead (`prefetch`). Shared by the object set and its objects, so that a change is seen
-//! by reads from then on.
+//! The properties of an object set that concern reading: which blocks stay in the block cache
+//! (`primarycache`), and which are read ahead (`prefetch`). The object set and its objects share them, so
+//! later reads see a change.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use zio::Scope;
@@ -21,6 +21,7 @@ fn number(s: Scope) -> u64 {
 }
 
 impl Reading {
+    /// From the properties `primarycache` (`keep`) and `prefetch` (`ahead`).
     pub fn new(keep: Scope, ahead: Scope) -> Reading {
         Reading {
             keep: AtomicU64::new(number(keep)),
@@ -28,6 +29,7 @@ impl Reading {
         }
     }
 
+    /// Takes over new values of the properties.
     pub fn set(&self, keep: Scope, ahead: Scope) {
         self.keep.store(number(keep), Relaxed);
         self.ahead.store(number(ahead), Relaxed);

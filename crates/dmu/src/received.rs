@@ -1,5 +1,5 @@
-//! Applying streams: objects under given numbers in the form the sender has, and blocks that are stored as
-//! they come.
+//! Applying send streams: objects with the numbers and shape they have at the sender, and blocks that are stored
+//! in the form in which they arrive.
 //!
 //! A block that comes in its stored form is written to its place at once, in the open txg, like one that
 //! is written early ([`crate::write_early`]); the sync of the txg only links it. Nothing is decompressed,
@@ -31,10 +31,15 @@ const ACCOUNTED: u64 = USERACCT_COMPLETE | USEROBJACCT_COMPLETE | PROJECTQUOTA_C
 /// What a raw stream says of the meta-dnode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawMeta {
+    /// Levels of its block tree.
     pub nlevels: u8,
+    /// log2 of the bytes of an indirect block.
     pub indblkshift: u8,
+    /// Number of its last block.
     pub maxblkid: u64,
+    /// Number of the checksum in the dnode.
     pub checksum: Checksum,
+    /// Number of the compression in the dnode.
     pub compress: Compression,
 }
 
@@ -44,7 +49,9 @@ pub struct StoredBlock {
     pub blkid: u64,
     /// Bytes of the block as its readers see it.
     pub lsize: usize,
+    /// The stored bytes.
     pub data: Block,
+    /// Compression, encryption and byte order of `data`.
     pub form: StoredForm,
 }
 

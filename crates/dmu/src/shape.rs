@@ -1,11 +1,12 @@
-//! What objects shall be, and how blocks of an object set are stored.
+//! The shape of new objects, and how blocks of an object set are stored.
 
 use disk::{Checksum, Compression, ObjType};
 use zio::{RawSeal, Scope};
 
-/// How a raw stream has a block of dnodes.
+/// Encryption parameters of a block of dnodes in a raw stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DnodeSeal {
+    /// Salt, nonce and MAC of the block.
     pub seal: RawSeal,
     /// It is stored in the order of a big-endian machine: what is authenticated says so.
     pub big_endian: bool,
@@ -15,15 +16,21 @@ pub struct DnodeSeal {
 /// to on-disk numbers, and what the pool's version and features allow.
 #[derive(Clone, Debug)]
 pub struct WritePolicy {
+    /// Compression of content.
     pub compress: Compression,
+    /// Level of zstd; 0 = its default.
     pub zstd_level: u8,
+    /// Checksum of content.
     pub checksum: Checksum,
+    /// Copies of content, 1 to 3.
     pub copies: u8,
     /// redundant_metadata: 0 all, 1 most, 2 some, 3 none.
     pub redundant_metadata: u8,
     /// Compression of metadata: lz4 (15) or lzjb (3).
     pub meta_compress: Compression,
+    /// Feature `hole_birth` is active: holes keep their birth.
     pub hole_birth: bool,
+    /// Feature `embedded_data` may be used.
     pub embedded_data: bool,
     /// Most copies the pool version allows: 3, or 1 before version 2.
     pub max_copies: u8,
@@ -75,30 +82,37 @@ impl Default for WritePolicy {
 /// What a raw stream says of a dnode, which is authenticated by it.
 #[derive(Clone, Debug, Default)]
 pub struct RawObject {
+    /// Levels of the block tree.
     pub nlevels: u8,
     /// Block pointers.
     pub nblkptr: u8,
+    /// Number of the last block.
     pub maxblkid: u64,
     /// All bytes of the bonus buffer; [`NewObject::bonus`] is the part in use.
     pub bonus: Vec<u8>,
 }
 
-/// What a new object shall be; zero means the default.
+/// The shape of a new object; zero means the default.
 #[derive(Clone, Debug, Default)]
 pub struct NewObject {
+    /// Type of the content.
     pub obj_type: ObjType,
     /// Bytes; 0 = 512.
     pub block_size: usize,
     /// 0 = the pool's default.
     pub indblkshift: u8,
+    /// Type of the bonus.
     pub bonus_type: ObjType,
+    /// The bonus.
     pub bonus: Vec<u8>,
     /// It gets a spill block: the dnode has one block pointer, as those of system attributes, since the place of the
     /// third is that of the spill pointer.
     pub spills: bool,
     /// 512-byte dnode slots; 0 = 1.
     pub slots: u8,
+    /// Checksum of its blocks; `INHERIT` takes that of the object set.
     pub checksum: Checksum,
+    /// Compression of its blocks; `INHERIT` takes that of the object set.
     pub compress: Compression,
     /// Of an object of a raw stream: its dnode has exactly that shape.
     pub raw: Option<RawObject>,

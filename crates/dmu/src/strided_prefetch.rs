@@ -1,4 +1,5 @@
-//! Reads at equal distances: a column of a table, a plane of a picture, a file read backwards.
+//! Strided prefetch: read-ahead for reads at equal distances, such as a column of a table or a file read
+//! backwards.
 //!
 //! [`crate::ahead`] takes reads that follow one another for streams. What belongs to none is looked at
 //! here: four reads at equal distances make a stride, also among those of a few others.

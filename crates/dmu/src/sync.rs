@@ -1,4 +1,4 @@
-//! Writing one group of one object set: data, indirect blocks, dnodes, meta-dnode, root.
+//! Writing one txg of one object set: data, indirect blocks, dnodes, meta-dnode, root.
 //!
 //! # Damage
 //!
@@ -80,12 +80,16 @@ struct Pass<'a> {
 /// What turns a block into what is stored; may be shared between threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Transform<'a> {
+    /// The pipelines.
     pub zio: &'a Zio,
+    /// The key of the object set.
     pub crypt: &'a Crypt,
+    /// Fills a buffer with random bytes, for nonces and salts.
     pub random: &'a (dyn Fn(&mut [u8]) + Sync),
 }
 
 impl Transform<'_> {
+    /// Compresses, encrypts and checksums `data`.
     pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
         let seal = self.crypt.is_encrypted().then(|| Seal {
             key: self.crypt.key().map(|k| &**k),
@@ -119,9 +123,13 @@ impl Transform<'_> {
 /// Fields that decide how an object's blocks are written.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
+    /// Type of the content.
     pub obj_type: ObjType,
+    /// Compression in the dnode.
     pub compress: Compression,
+    /// Checksum in the dnode.
     pub checksum: Checksum,
+    /// log2 of the bytes of an indirect block.
     pub indblkshift: u8,
 }
 
@@ -241,7 +249,7 @@ impl Pass<'_> {
 }
 
 impl Objset {
-    /// Writes everything that the group of the syncing transaction `tx` changed in this set so far.
+    /// Writes everything that the txg of the syncing transaction `tx` changed in this set so far.
     /// Returns the new root pointer, or `None` if there was nothing to write. To be called again
     /// while [`Objset::is_dirty_in`]; `pass` counts from 1 over the whole pool.
     pub fn sync(&self, tx: &Tx, pass: u32, hooks: &dyn SyncHooks) -> Result<Option<BlkPtr>> {

@@ -83,9 +83,13 @@ impl SyncHooks for FreeAll {
 
 /// One object set in memory.
 pub struct Rig {
+    /// The transaction engine.
     pub dmu: Arc<Dmu>,
+    /// The object set.
     pub os: Arc<Objset>,
+    /// The allocator.
     pub space: Arc<MemoryAllocator>,
+    /// The disk.
     pub devices: Arc<MemoryDevices>,
     policy: WritePolicy,
 }
@@ -124,11 +128,12 @@ impl Rig {
         }
     }
 
-    /// Writes the open group.
+    /// Writes the open txg.
     pub fn sync(&self) -> Txg {
         self.sync_with(&FreeAll)
     }
 
+    /// Writes the open txg with these hooks, and returns it.
     pub fn sync_with(&self, hooks: &dyn SyncHooks) -> Txg {
         let g = self.dmu.begin_sync().unwrap_or_else(|e| panic!("{e}"));
         let tx = self.dmu.syncing_tx(g.txg);
@@ -182,7 +187,7 @@ impl Rig {
         }
     }
 
-    /// A transaction of the open group.
+    /// A transaction of the open txg.
     pub fn tx(&self) -> Tx {
         self.os
             .tx(crate::Need::default())

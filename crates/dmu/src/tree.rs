@@ -9,9 +9,13 @@ use zio::{Crypt, InUse, Lease, ReadSpec, Scope, Whole, Zio};
 /// Where in an object's tree a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
+    /// Level in the tree; 0 is content.
     pub level: u8,
+    /// Number of the block at its level.
     pub blkid: u64,
+    /// Logical birth.
     pub birth: Txg,
+    /// Physical birth.
     pub physical_birth: Txg,
 }
 
@@ -24,11 +28,15 @@ pub(crate) fn reads_as_zeros(bp: &BlkPtr) -> bool {
 
 /// Reads blocks of a tree that was in use when this was made, and remembers where it failed.
 pub(crate) struct Reader<'a> {
+    /// The pipelines.
     pub zio: &'a Zio,
+    /// The key of the object set.
     pub crypt: &'a Crypt,
+    /// Taken before the tree was looked at.
     pub lease: Lease,
     /// What stays in the block cache.
     pub keep: Scope,
+    /// The first block that could not be read.
     pub failed: Cell<Option<Spot>>,
 }
 
@@ -71,6 +79,7 @@ impl<'a> Reader<'a> {
         }));
     }
 
+    /// Reads a block; an error is noted with its place.
     pub fn read(&self, bp: &BlkPtr, blkid: u64) -> Result<Block> {
         let r = self.zio.read_with(bp, &self.spec());
         if r.is_err() {
@@ -97,18 +106,26 @@ impl<'a> Reader<'a> {
 pub(crate) struct Synced {
     /// False for an object that was never written.
     pub exists: bool,
+    /// Bytes of a data block.
     pub block_size: usize,
+    /// log2 of the bytes of an indirect block.
     pub indblkshift: u8,
+    /// Levels of the block tree.
     pub nlevels: u8,
+    /// Number of the last block of level 0.
     pub maxblkid: u64,
+    /// The pointers in the dnode.
     pub blkptr: Vec<BlkPtr>,
+    /// Pointer to the spill block.
     pub spill: Option<BlkPtr>,
     /// Bytes.
     pub used: u64,
+    /// [`disk::dnode::flags`].
     pub flags: u8,
 }
 
 impl Synced {
+    /// The view of a dnode on disk.
     pub fn of(p: &DnodePhys) -> Synced {
         Synced {
             exists: true,
@@ -123,6 +140,7 @@ impl Synced {
         }
     }
 
+    /// The view of an object that was never written.
     pub fn none(nblkptr: usize, block_size: usize, indblkshift: u8) -> Synced {
         Synced {
             exists: false,

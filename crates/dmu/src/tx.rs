@@ -1,4 +1,4 @@
-//! Transactions, transaction groups and the limit on dirty data (behaviour §1, §2).
+//! Transactions, txgs and the limit on dirty data (behaviour §1, §2).
 
 use crate::ahead::Door;
 use crate::objset::Objset;
@@ -18,24 +18,26 @@ pub struct Need {
     pub bytes: u64,
     /// Frees at least as much as it takes: allowed into the reserve.
     pub net_free: bool,
-    /// Waits for no group, neither for space nor for memory, and is always let in.
+    /// Waits for no txg, neither for space nor for memory, and is always let in.
     pub at_once: bool,
 }
 
 impl Need {
+    /// Space for `bytes` logical bytes.
     pub fn bytes(bytes: u64) -> Need {
         Need {
             bytes,
             ..Need::default()
         }
     }
+    /// For a change that frees at least as much as it takes; it may use part of the slop space.
     pub fn freeing() -> Need {
         Need {
             net_free: true,
             ..Need::default()
         }
     }
-    /// For the intent log, for which a group may be waiting. Whoever takes space with it asks
+    /// For the intent log, for which a txg may be waiting. A caller that takes space with it calls
     /// [`crate::Objset::has_room`] first.
     pub fn log() -> Need {
         Need {
@@ -46,18 +48,18 @@ impl Need {
     }
 }
 
-/// Decides whether a dataset may take more space; implemented by the rooms that know quotas.
+/// Decides whether a dataset may take more space. Crate `dsl`, which knows quotas, implements it.
 pub trait Admission: Send + Sync {
-    /// `pending` are logical bytes of the dataset that groups not yet on disk are going to write, and
+    /// `pending` are logical bytes of the dataset that txgs not yet on disk are going to write, and
     /// what transactions under way may add ([`Dmu::pending_space`] is the same of the whole pool).
     fn admit(&self, need: Need, pending: u64) -> Result<()>;
     /// The same, without waiting for what is pending: `Kind::Again` where that may help.
     fn has_room(&self, need: Need, pending: u64) -> Result<()>;
 }
 
-/// Gets groups written. The core starts no thread: whoever must wait runs the sync itself.
+/// Gets txgs written. The core starts no thread: a thread that must wait for a txg runs its sync.
 pub trait Driver: Send + Sync {
-    /// Returns when group `txg` is on disk.
+    /// Returns when `txg` is on disk.
     fn sync_through(&self, txg: Txg) -> Result<()>;
     /// Like [`Driver::sync_through`], to make room for more. Returns at once while the pool waits for its
     /// devices and its users wait with it: they are held up before they take locks, and callers of
@@ -71,6 +73,7 @@ pub trait Driver: Send + Sync {
     fn stop(&self, _why: Error) {}
 }
 
+/// Settings of [`Dmu::new`].
 pub struct DmuOptions {
     /// Dirty bytes at which writers wait for a sync.
     pub dirty_max: u64,
@@ -78,17 +81,18 @@ pub struct DmuOptions {
     pub first_txg: Txg,
 }
 
-/// Bytes of whole blocks in a group that are reason to begin writing it: they will not get fewer by
-/// waiting, and neither should devices be idle nor memory be taken while more come: what is written is
-/// given back, and used again while it is warm. On devices that are slow groups grow by themselves
-/// during the one before. Parts of blocks do gain from waiting.
+/// Close the txg once it has this many bytes of whole blocks in memory. Whole blocks do not become fewer by
+/// waiting, unlike parts of blocks, which later writes complete. Writing them at once keeps the devices busy
+/// and frees their memory, which the next blocks use while it is in the processor's cache. On slow devices
+/// txgs grow beyond this while the one before is written.
 const STREAM: u64 = 16 << 20;
-/// The same for all of them, also those that were written early and take no memory any more.
+/// Close the txg once it has this many bytes of whole blocks, those included that were written early and are
+/// no longer in memory.
 const STREAM_MOST: u64 = 128 << 20;
-/// A group in which blocks of so many bytes got a place and gave it back ends, and no more of its blocks
-/// are written early.
+/// Close the txg, and write no more of its blocks early, once this many bytes were allocated and freed within
+/// it.
 pub(crate) const GIVEN_BACK: u64 = 64 << 20;
-/// Writers wait when blocks of so many bytes are at their places, but their groups not on disk.
+/// Writers wait while this many bytes of blocks were written early and their txgs are not on disk.
 const STORED_MOST: u64 = 1 << 30;
 
 /// Locks of objects of a pool: more than threads that use objects at a time, by far.
@@ -96,29 +100,31 @@ const LOCKS: usize = 315;
 /// Those of them that are for objects of the MOS.
 pub(crate) const MOS_LOCKS: usize = 64;
 
-/// Memory that goes with a transaction until its group is on disk: the record for the log, bytes.
+/// Memory that goes with a transaction until its txg is on disk: the record for the log, bytes.
 const TX_COST: u64 = 256;
 
 struct Gate {
     open: Txg,
     /// Transactions alive.
     holders: PerTxg<u64>,
-    /// A group is closing; new transactions wait.
+    /// A txg is closing; new transactions wait.
     closing: bool,
-    /// A group is about to close: nobody else begins to write blocks of it early.
+    /// A txg is about to close: nobody else begins to write blocks of it early.
     last_call: bool,
     /// Why no transaction begins and no txg is synced any more.
     stopped: Option<Error>,
-    /// No block is written before its group for now.
+    /// No block is written before its txg for now.
     paused: bool,
-    /// Batches of blocks of the open group on their way.
+    /// Batches of blocks of the open txg on their way.
     early: u32,
     synced: Txg,
 }
 
 /// The transaction engine of one pool.
 pub struct Dmu {
+    /// Clock, randomness and threads.
     pub env: Env,
+    /// The pipelines.
     pub zio: Arc<Zio>,
     gate: Mutex<Gate>,
     gate_cv: Condvar,
@@ -128,7 +134,7 @@ pub struct Dmu {
     streamed: PerTxg<AtomicU64>,
     /// Those of them that are at their places and in memory no more.
     stored: PerTxg<AtomicU64>,
-    /// Bytes of blocks whose places were given back in the group in which they got them.
+    /// Bytes of blocks whose places were given back in the txg in which they got them.
     given_back: PerTxg<AtomicU64>,
     /// Logical bytes going to be written.
     space: PerTxg<AtomicU64>,
@@ -136,7 +142,7 @@ pub struct Dmu {
     promised: AtomicU64,
     dirty_max: AtomicU64,
     objsets: Mutex<PerTxg<Vec<Arc<Objset>>>>,
-    /// Object sets that were written by the group under way.
+    /// Object sets that were written by the txg under way.
     written: Mutex<Vec<Arc<Objset>>>,
     driver: OnceLock<Weak<dyn Driver>>,
     on_damage: OnceLock<OnDamage>,
@@ -150,7 +156,7 @@ pub struct Dmu {
     pub(crate) locks: Box<[RwLock<()>; LOCKS]>,
 }
 
-/// Who is told about blocks that cannot be read.
+/// Callback for blocks that cannot be read.
 pub type OnDamage = Box<dyn Fn(&Damage) + Send + Sync>;
 
 /// A block of which no copy can be read.
@@ -160,10 +166,12 @@ pub struct Damage {
     pub objset: u64,
     /// 0 for the meta-dnode and (level −1) the block of the object set itself.
     pub object: u64,
+    /// Level in the tree of the object; −1 for the object set block, −2 for a block of an intent
+    /// log.
     pub level: i64,
     /// `u64::MAX` for a spill block.
     pub blkid: u64,
-    /// Group in which the block was born.
+    /// Txg in which the block was born.
     pub birth: Txg,
 }
 
@@ -179,14 +187,15 @@ pub fn internal_error(what: &str) -> Error {
     )
 }
 
-/// A closed group about to be written.
+/// A closed txg about to be written.
 pub struct SyncGroup {
+    /// The closed txg.
     pub txg: Txg,
     /// Object sets changed in open context, in order of id.
     pub objsets: Vec<Arc<Objset>>,
 }
 
-/// A transaction: holds its group open until dropped. See the crate for the lock order.
+/// A transaction: holds its txg open until dropped. See the crate for the lock order.
 pub struct Tx {
     dmu: Arc<Dmu>,
     txg: Txg,
@@ -200,6 +209,7 @@ pub struct Tx {
 }
 
 impl Tx {
+    /// The txg the changes belong to.
     pub fn txg(&self) -> Txg {
         self.txg
     }
@@ -209,9 +219,11 @@ impl Tx {
         self.dmu.promised.fetch_add(bytes, Ordering::Relaxed);
         self.promise = Some((os, bytes));
     }
+    /// Whether it runs in syncing context, on the thread that writes the txg.
     pub fn is_syncing(&self) -> bool {
         self.syncing
     }
+    /// The transaction engine.
     pub fn dmu(&self) -> &Arc<Dmu> {
         &self.dmu
     }
@@ -249,6 +261,7 @@ impl Drop for Tx {
 }
 
 impl Dmu {
+    /// A transaction engine whose first txg is open.
     pub fn new(env: Env, zio: Arc<Zio>, opts: DmuOptions) -> Arc<Dmu> {
         zio.set_synced(opts.first_txg.before(1));
         Arc::new(Dmu {
@@ -294,10 +307,12 @@ impl Dmu {
         }
     }
 
+    /// Sets what writes txgs for threads that must wait for one; once.
     pub fn set_driver(&self, driver: Weak<dyn Driver>) {
         let _ = self.driver.set(driver);
     }
 
+    /// What [`set_driver`](Dmu::set_driver) has set, while it lives.
     pub fn driver(&self) -> Option<Arc<dyn Driver>> {
         self.driver.get().and_then(Weak::upgrade)
     }
@@ -322,21 +337,22 @@ impl Dmu {
         self.lock().stopped.clone()
     }
 
+    /// The txg that takes changes now.
     pub fn open_txg(&self) -> Txg {
         self.lock().open
     }
 
-    /// Last group known to be on disk.
+    /// Last txg known to be on disk.
     pub fn synced_txg(&self) -> Txg {
         self.lock().synced
     }
 
-    /// Memory held by the changes of all groups not yet on disk, bytes.
+    /// Memory held by the changes of all txgs not yet on disk, bytes.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.iter().map(|d| d.load(Ordering::Relaxed)).sum()
     }
 
-    /// Bytes of all groups not yet on disk that are at their places, and in memory no more.
+    /// Bytes of all txgs not yet on disk that are at their places, and in memory no more.
     fn stored_bytes(&self) -> u64 {
         self.stored.iter().map(|d| d.load(Ordering::Relaxed)).sum()
     }
@@ -352,12 +368,12 @@ impl Dmu {
         self.dirty_bytes() >= max || self.stored_bytes() >= STORED_MOST
     }
 
-    /// The same as [`Dmu::dirty_bytes`] of one group not yet on disk.
+    /// The same as [`Dmu::dirty_bytes`] of one txg not yet on disk.
     pub fn dirty_in(&self, txg: Txg) -> u64 {
         self.dirty[txg].load(Ordering::Relaxed)
     }
 
-    /// Logical bytes that groups not yet on disk are going to write, and what transactions under way
+    /// Logical bytes that txgs not yet on disk are going to write, and what transactions under way
     /// may add.
     pub fn pending_space(&self) -> u64 {
         let known: u64 = self.space.iter().map(|d| d.load(Ordering::Relaxed)).sum();
@@ -377,7 +393,7 @@ impl Dmu {
         self.dirty[txg].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Blocks of `bytes` were written whole in the group.
+    /// Blocks of `bytes` were written whole in the txg.
     pub(crate) fn add_streamed(&self, txg: Txg, bytes: u64) {
         let before = self.streamed[txg].fetch_add(bytes, Ordering::Relaxed);
         let stored = self.stored[txg].load(Ordering::Relaxed);
@@ -389,21 +405,21 @@ impl Dmu {
         }
     }
 
-    /// Blocks of `bytes` of the group are at their places, and in memory no more.
+    /// Blocks of `bytes` of the txg are at their places, and in memory no more.
     pub(crate) fn let_go(&self, txg: Txg, bytes: u64) {
         self.stored[txg].fetch_add(bytes, Ordering::Relaxed);
         let less = |d: u64| Some(d.saturating_sub(bytes));
         let _ = self.dirty[txg].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Blocks of `bytes` got their places in the group without ever having been in memory as changes.
+    /// Blocks of `bytes` got their places in the txg without ever having been in memory as changes.
     pub(crate) fn add_stored(&self, txg: Txg, bytes: u64) {
         self.stored[txg].fetch_add(bytes, Ordering::Relaxed);
         self.add_streamed(txg, bytes);
     }
 
-    /// A block of `bytes` that had its place in the open group was given back: that place is not to be
-    /// had before two further groups are on disk, so a group in which much is rewritten ends early.
+    /// A block of `bytes` that had its place in the open txg was given back: that place is not to be
+    /// had before two further txgs are on disk, so a txg in which much is rewritten ends early.
     pub(crate) fn gave_back(&self, txg: Txg, bytes: u64) {
         let before = self.given_back[txg].fetch_add(bytes, Ordering::Relaxed);
         if before < GIVEN_BACK && before + bytes >= GIVEN_BACK {
@@ -413,7 +429,7 @@ impl Dmu {
         }
     }
 
-    /// Whether the free space should be left to the groups not yet on disk.
+    /// Whether the free space should be left to the txgs not yet on disk.
     pub(crate) fn is_scarce(&self) -> bool {
         self.zio.room() < self.pending_space().saturating_mul(2)
     }
@@ -423,12 +439,12 @@ impl Dmu {
         self.lock().paused = paused;
     }
 
-    /// Whether the group has many blocks that were written whole.
+    /// Whether the txg has many blocks that were written whole.
     pub(crate) fn is_streaming(&self, txg: Txg) -> bool {
         self.streamed[txg].load(Ordering::Relaxed) >= STREAM
     }
 
-    /// Opens a transaction in the open group; waits while a group closes, and (unless `at_once`) while
+    /// Opens a transaction in the open txg; waits while a txg closes, and (unless `at_once`) while
     /// there is more dirty data than allowed.
     ///
     /// Errors: `Suspended` after [`Dmu::stop`]; what would be changed could never be written.
@@ -444,7 +460,7 @@ impl Dmu {
             if let Some(d) = self.driver() {
                 d.kick();
                 if too_much_now {
-                    // Everything dirty belongs to the open group or the one before it.
+                    // Everything dirty belongs to the open txg or the one before it.
                     let target = self.open_txg();
                     tracing::debug!(
                         txg = target.number(),
@@ -480,8 +496,8 @@ impl Dmu {
         })
     }
 
-    /// A transaction in group `txg` for writing blocks of it early; `None` if that group is no longer open
-    /// or about to be closed. Nothing waits for it but the end of the group.
+    /// A transaction in `txg` for writing blocks of it early; `None` if that txg is no longer open
+    /// or about to be closed. Nothing waits for it but the end of the txg.
     pub(crate) fn begin_early(self: &Arc<Self>, txg: Txg) -> Option<Tx> {
         let mut g = self.lock();
         if g.open != txg || g.closing || g.last_call || g.stopped.is_some() || g.paused {
@@ -508,7 +524,7 @@ impl Dmu {
         self.early.set(run, batch);
     }
 
-    /// The transaction of syncing context for a group obtained from [`Dmu::begin_sync`].
+    /// The transaction of syncing context for a txg obtained from [`Dmu::begin_sync`].
     pub fn syncing_tx(self: &Arc<Self>, txg: Txg) -> Tx {
         Tx {
             dmu: self.clone(),
@@ -528,7 +544,7 @@ impl Dmu {
         }
     }
 
-    /// An object set was written, and waits for its group to be on disk.
+    /// An object set was written, and waits for its txg to be on disk.
     pub(crate) fn written(&self, os: &Objset) {
         let Some(os) = os.myself() else { return };
         let mut all = self.written.acquire();
@@ -537,18 +553,18 @@ impl Dmu {
         }
     }
 
-    /// True if the open group has anything to write.
+    /// True if the open txg has anything to write.
     pub fn is_open_dirty(&self) -> bool {
         let txg = self.open_txg();
         !self.objsets.acquire()[txg].is_empty()
     }
 
-    /// Closes the open group: waits for its transactions, takes over what they changed, and opens the
+    /// Closes the open txg: waits for its transactions, takes over what they changed, and opens the
     /// next one. Only one thread may be between `begin_sync` and `end_sync`.
     ///
-    /// Errors: the engine was stopped ([`Dmu::stop`]), also by a panic in a transaction of this group.
+    /// Errors: the engine was stopped ([`Dmu::stop`]), also by a panic in a transaction of this txg.
     pub fn begin_sync(&self) -> Result<SyncGroup> {
-        // Threads that wait for the next group must not wait for ever if this one never opens it.
+        // Threads that wait for the next txg must not wait for ever if this one never opens it.
         let _guard = OnPanic::new(|| self.stop(internal_error("a panic while a txg was closed")));
         let mut g = self.lock();
         let txg = g.open;
@@ -586,7 +602,7 @@ impl Dmu {
         l
     }
 
-    /// Group `txg` is on disk.
+    /// Txg `txg` is on disk.
     pub fn end_sync(&self, txg: Txg) {
         self.dirty[txg].store(0, Ordering::Relaxed);
         self.streamed[txg].store(0, Ordering::Relaxed);

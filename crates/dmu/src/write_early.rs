@@ -1,8 +1,8 @@
-//! Writing early: whole blocks of a stream go to their final places while their group is still open, so
-//! that devices work while more comes. The sync of the group then only links them.
+//! Writing early: whole blocks of a stream go to their final places while their txg is still open, so
+//! that devices work while more comes. The sync of the txg then only links them.
 //!
 //! It changes nothing but the time: a block that is changed again gives its place back, one that could
-//! not be placed is written with its group as ever, and nothing refers to a place before the group is
+//! not be placed is written with its txg as ever, and nothing refers to a place before the txg is
 //! on disk.
 
 use crate::immediate_write;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 const RUN: usize = 128 << 10;
 /// Bytes that are written together: enough for a few large transfers at a time.
 const BATCH: u64 = 4 << 20;
-/// Most bytes of a batch, where more have come meanwhile: the end of a group waits for them.
+/// Most bytes of a batch, where more have come meanwhile: the end of a txg waits for them.
 const BATCH_MOST: u64 = 8 << 20;
 /// Batches of a pool under way: one is transformed while the other one is at the device.
 const BATCHES: u32 = 2;
@@ -85,7 +85,7 @@ struct Run {
 impl Waiting {
     fn add(&mut self, txg: Txg, run: Run) {
         if self.txg != txg {
-            // The sync of the group they belonged to has them.
+            // The sync of the txg they belonged to has them.
             self.runs.clear();
             self.bytes = 0;
             self.txg = txg;
@@ -94,7 +94,7 @@ impl Waiting {
         self.runs.push(run);
     }
 
-    /// The group closes: its sync has them.
+    /// The txg closes: its sync has them.
     pub(crate) fn forget(&mut self, txg: Txg) {
         if self.txg == txg {
             *self = Waiting::default();
@@ -236,7 +236,7 @@ mod tests {
         got
     }
 
-    /// What is left is left to the group itself.
+    /// What is left is left to the txg itself.
     #[test]
     fn nothing_is_written_early_where_space_is_scarce() {
         let rig = rig(WritePolicy::default());
@@ -265,7 +265,7 @@ mod tests {
         assert!(read(&dn, 8 * SIZE) == [&data[..], &data].concat());
     }
 
-    /// A place that is given back is not to be had before two further groups are on disk: who rewrites
+    /// A place that is given back is not to be had before two further txgs are on disk: who rewrites
     /// the same blocks again and again must not take all there is.
     #[test]
     fn a_group_gives_places_back_for_so_long_only() {
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(read(&dn, 9 * SIZE), want);
         let object = dn.object();
         drop(dn);
-        // What no group tells of is not there.
+        // What no txg tells of is not there.
         let rig = rig.crash();
         let dn = rig.os.hold(object).unwrap();
         assert_eq!(read(&dn, 9 * SIZE), vec![0; 9 * SIZE]);
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(left, rig.dmu.zio.dsize(&rig.os.root()));
     }
 
-    /// Those that see a group being written and those that come after it find everything.
+    /// Those that see a txg being written and those that come after it find everything.
     #[test]
     fn what_was_let_go_of_is_read_and_changed_while_its_group_is_written() {
         let rig = rig(WritePolicy::default());
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(held(&dn), []);
         let g = rig.dmu.begin_sync().unwrap();
         assert_eq!(read(&dn, 8 * SIZE), data);
-        // In the next group: a part, a whole block, the end.
+        // In the next txg: a part, a whole block, the end.
         let tx = rig.tx();
         data[SIZE - 3..SIZE + 3].copy_from_slice(b"across");
         dn.write(&tx, SIZE as u64 - 3, b"across").unwrap();

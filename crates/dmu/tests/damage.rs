@@ -242,7 +242,7 @@ fn frees_met_by_damage_leave_what_cannot_be_found_and_nothing_else() {
         drop(dn);
         ruin(&rig, &t[&(level, 1)]);
         rig.sync();
-        // An empty transaction, so that what was kept for the group is given out again.
+        // An empty transaction, so that what was kept for the txg is given out again.
         let rig = rig.reopen();
         // What is left: the object set, the way to the unreadable block, and what is below it.
         ruin(&rig, &t[&(level, 1)]);

@@ -235,7 +235,7 @@ fn random_against_vectors() {
     }
 }
 
-/// Every write goes to its place before its group closes; the space is the same in the end.
+/// Every write goes to its place before its txg closes; the space is the same in the end.
 #[test]
 fn random_against_vectors_written_early() {
     for seed in 10..18 {
@@ -261,7 +261,7 @@ fn random_without_compression_or_features() {
     }
 }
 
-/// What is made under a number may be on disk, in the log, before the group that freed the number is.
+/// What is made under a number may be on disk, in the log, before the txg that freed the number is.
 #[test]
 fn freed_numbers_are_kept_back_until_their_group_is_on_disk() {
     let rig = Rig::new(os_type::OTHER, 64 << 20, WritePolicy::default());

@@ -24,6 +24,7 @@ impl Dnode {
         (i.f.slots as usize * 512).saturating_sub(taken)
     }
 
+    /// Replaces the bonus. `NoSpace`: it does not fit into the dnode.
     pub fn set_bonus(&self, tx: &Tx, bytes: &[u8]) -> Result<()> {
         let mut i = self.write_lock();
         let spill = match &i.spill {
@@ -46,6 +47,7 @@ impl Dnode {
         Ok(())
     }
 
+    /// Changes the type of the bonus.
     pub fn set_bonus_type(&self, tx: &Tx, ty: ObjType) -> Result<()> {
         let mut i = self.write_lock();
         self.touch(&mut i, tx)?;
@@ -77,6 +79,7 @@ impl Dnode {
         Ok(())
     }
 
+    /// The spill block; `None` if the object has none.
     pub fn spill(&self) -> Result<Option<Block>> {
         let mut turns = 0;
         loop {

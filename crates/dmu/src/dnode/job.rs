@@ -1,4 +1,4 @@
-//! What a sync takes of an object, and what it leaves behind.
+//! The hand-over of an object's changes to a sync, and the new synced view afterwards.
 
 use super::{Dnode, Job, Spill, SpillChange, TakenBlock};
 use crate::tree::Synced;
@@ -42,7 +42,7 @@ impl Dnode {
         }
     }
 
-    /// The group is written: the new tree becomes the synced view. `None`: the object is gone.
+    /// The txg is written: the new tree becomes the synced view. `None`: the object is gone.
     pub(crate) fn apply(&self, txg: Txg, phys: Option<&DnodePhys>) {
         base::mutation::panic_point("an object that was written");
         let mut i = self.write_lock();
@@ -53,7 +53,7 @@ impl Dnode {
         i.group_over(txg);
     }
 
-    /// The group could not write the object: what it changed is lost, the synced view stays.
+    /// The txg could not write the object: what it changed is lost, the synced view stays.
     pub(crate) fn give_up(&self, txg: Txg) {
         let mut i = self.write_lock();
         i.group_over(txg);

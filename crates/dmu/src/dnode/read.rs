@@ -30,7 +30,7 @@ impl Dnode {
         }
         if let Some(spot) = at {
             if spot.physical_birth > self.dmu.synced_txg() && *turns < MAX_TURNS {
-                // The group under way writes it anew in the same place; the new pointer follows.
+                // The txg under way writes it anew in the same place; the new pointer follows.
                 *turns += 1;
                 std::thread::yield_now();
                 return Ok(());
@@ -86,7 +86,7 @@ impl Dnode {
             };
             let base = match s.read(&r, blkid) {
                 Ok(b) if b.len() == size => b,
-                // The block size was changed in a group not yet written: only block 0 exists.
+                // The block size was changed in a txg not yet written: only block 0 exists.
                 Ok(b) => {
                     let mut v = b.to_vec();
                     v.resize(size, 0);
@@ -106,7 +106,7 @@ impl Dnode {
         }
     }
 
-    /// Reads a block that was let go of; `None`: it was changed meanwhile, or its group is on disk.
+    /// Reads a block that was let go of; `None`: it was changed meanwhile, or its txg is on disk.
     /// `r` was made before the pointer was looked up.
     fn fetch_stored(&self, blkid: u64, bp: &BlkPtr, r: &Reader) -> Result<Option<Block>> {
         match r.zio.read_many(std::slice::from_ref(bp), &r.whole()).pop() {

@@ -112,7 +112,7 @@ impl Dnode {
         Ok(())
     }
 
-    /// The block is about to change: a place it was given in this group is given back.
+    /// The block is about to change: a place it was given in this txg is given back.
     pub(crate) fn unplace(&self, i: &mut Inner, blkid: u64) -> Result<()> {
         base::mutation::panic_point("giving back the place of a block");
         if let Some(b) = i.bufs.get_mut(&blkid) {
@@ -120,7 +120,7 @@ impl Dnode {
                 let txg = bp.logical_birth();
                 if !bp.is_embedded() {
                     self.dmu.zio.cache.remove(bp);
-                    // Nobody else can refer to what was written in the open group: no table is
+                    // Nobody else can refer to what was written in the open txg: no table is
                     // asked.
                     self.dmu.zio.free_space(bp, txg)?;
                     self.dmu.gave_back(txg, bp.lsize() as u64);
@@ -131,7 +131,7 @@ impl Dnode {
         Ok(())
     }
 
-    /// The block was changed in the transaction's group; `before` bytes of it were in memory until
+    /// The block was changed in the transaction's txg; `before` bytes of it were in memory until
     /// then.
     pub(crate) fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
         base::mutation::panic_point("marking a block dirty");

@@ -1,5 +1,5 @@
 //! Space and objects by user, group and project (data format §2.9): collected while a dataset is
-//! written, applied to its three accounting objects afterwards in the same group.
+//! written, applied to its three accounting objects afterwards in the same txg.
 
 use base::sync::MutexExt;
 use base::Result;
@@ -19,8 +19,11 @@ const PFLAG_PROJID: u64 = 0x0000_8000_0000_0000;
 /// Owner of an object: user, group, project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
+    /// User id, a FUID.
     pub uid: u64,
+    /// Group id, a FUID.
     pub gid: u64,
+    /// Project id; 0 for none.
     pub project: u64,
 }
 
@@ -68,7 +71,7 @@ struct Sums {
     by_id: BTreeMap<(u8, u64), (i64, i64)>,
 }
 
-/// Collects changes of one dataset in one group.
+/// Collects changes of one dataset in one txg.
 #[derive(Default)]
 pub struct Accounting {
     sums: Mutex<Sums>,

@@ -1,4 +1,4 @@
-//! The table of cloned blocks (data format §29): how many pointers more than one refer to a block.
+//! The block reference table (data format §29): for each cloned block, the number of its pointers beyond the first.
 
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
@@ -269,6 +269,7 @@ impl Brts {
         Ok(())
     }
 
+    /// Whether any table has changes that are not on disk.
     pub fn is_dirty(&self) -> bool {
         self.lock().tables.values().any(|t| !t.live.is_empty())
     }

@@ -1,5 +1,5 @@
-//! The checkpoint of a pool (pool format §24): while there is one, nothing it refers to may be used
-//! again. What is freed of it stays allocated and is noted in a map of its own, per vdev.
+//! The checkpoint of a pool (pool format §24): while there is one, no block it refers to may be reallocated.
+//! When such a block is freed its space stays allocated, and a space map of each vdev notes it.
 
 use crate::{spacemaps, MapFeatures};
 use base::sync::MutexExt;

@@ -1,4 +1,4 @@
-//! What the first txgs after an import take over: intent logs, and blocks that older software left to be freed.
+//! Work of the first txgs after an import: claiming intent logs, and freeing blocks that older software deferred.
 
 use crate::logstore::Store;
 use crate::Pool;

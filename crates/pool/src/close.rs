@@ -1,4 +1,4 @@
-//! Closing a pool: export, destroy, close, and letting go of its devices at once.
+//! Closing a pool: export, destroy, close, and abandoning devices that do not answer.
 
 use crate::Pool;
 use base::{bail, Error, Kind, Result};

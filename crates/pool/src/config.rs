@@ -1,4 +1,4 @@
-//! The pool's configuration as nvlists: for labels, for the MOS, for the cache file (pool format §5).
+//! The configuration of a pool as nvlists: for labels, for the MOS, for the cache file (pool format §5).
 
 use crate::Pool;
 use base::{Result, Txg};

@@ -1,4 +1,4 @@
-//! Making a pool (pool format §30): devices, MOS, directory, features, first datasets, all in the
+//! Creation of a pool (pool format §30): devices, MOS, directory, features, first datasets, all in the
 //! first txg.
 
 use crate::config::create_nvlist;
@@ -20,9 +20,11 @@ use std::sync::Arc;
 use vdev::{TopSpec, VdevTree};
 use zap::{Value, Zap};
 
-/// What the new pool shall be.
+/// The specification of a new pool.
 pub struct CreateSpec {
+    /// Name of the pool.
     pub name: String,
+    /// Its top-level vdevs.
     pub tops: Vec<TopSpec>,
     /// 1…28 or 5000.
     pub version: u64,
@@ -32,6 +34,7 @@ pub struct CreateSpec {
     pub extra: Vec<(String, String)>,
     /// Text for the first history record, the command line.
     pub command: String,
+    /// Limits of the open pool.
     pub tunables: Tunables,
 }
 

@@ -1,4 +1,4 @@
-//! Object sets of datasets that somebody uses: mounted file systems, those being replayed.
+//! Open object sets: those of mounted file systems, and of datasets whose log is replayed.
 
 use crate::create::meta_compress;
 use crate::logstore::Store;
@@ -18,7 +18,9 @@ use zio::Scope;
 
 /// An open dataset.
 pub struct OpenSet {
+    /// The dataset.
     pub ds: Arc<Dataset>,
+    /// Its object set.
     pub os: Arc<Objset>,
     zil: OnceLock<Arc<Zil>>,
 }

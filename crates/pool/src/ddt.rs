@@ -1,4 +1,4 @@
-//! Dedup tables (data format §27, §28): finding blocks that are there already, counting references.
+//! Dedup tables (data format §27, §28): lookup of blocks that are stored already, and counts of references.
 //!
 //! Entries changed in a txg are kept in memory and written when everything that can change them is
 //! done ([`Ddts::sync`]). Tables in the new form have a log in front of their ZAPs. What it holds at
@@ -273,6 +273,8 @@ pub struct Ddts {
 }
 
 impl Ddts {
+    /// Opens the tables of all checksums that can be used for deduplication. `Damaged`: one cannot
+    /// be read.
     pub fn open(mos: &Arc<Objset>, zio: &Arc<Zio>) -> Result<Ddts> {
         let tables: Result<Vec<Ddt>> = CHECKSUMS.iter().map(|c| Ddt::open(mos, *c)).collect();
         Ok(Ddts {

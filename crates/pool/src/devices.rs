@@ -1,4 +1,4 @@
-//! The device tree and the allocator as zio wants to see them.
+//! The traits of `zio` implemented over the vdev tree and the allocator.
 
 use crate::indirect::Removed;
 use crate::scan::BlockQueue;
@@ -26,6 +26,7 @@ pub struct TreeDevices {
 }
 
 impl TreeDevices {
+    /// The devices of a tree, whose vdevs may be added later.
     pub fn new(tree: Arc<VdevTree>) -> TreeDevices {
         let d = TreeDevices {
             tree,
@@ -231,7 +232,9 @@ impl Devices for TreeDevices {
 
 /// [`Allocator`] over [`Space`], which knows what became of removed vdevs.
 pub struct SpaceAllocator {
+    /// The allocator.
     pub space: Arc<Space>,
+    /// Mappings of removed vdevs.
     pub removed: Arc<Removed>,
     /// Told of every range that is freed.
     pub(crate) scanned: Arc<BlockQueue>,

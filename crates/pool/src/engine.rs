@@ -1,4 +1,4 @@
-//! What a pool is made of, put together the same way for one that is made and one that is opened.
+//! Assembly of a [`Pool`] from its parts, the same way for creating and opening one.
 
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::freeing;
@@ -24,14 +24,21 @@ use zio::{Zio, ZioOptions};
 
 /// The rooms below the MOS.
 pub(crate) struct Engine {
+    /// Clock, randomness, threads and disks.
     pub env: Env,
+    /// The vdev tree.
     pub tree: Arc<VdevTree>,
+    /// The allocator.
     pub space: Arc<Space>,
+    /// Mappings of removed vdevs.
     pub removed: Arc<Removed>,
+    /// The tree as `zio` sees it.
     pub devices: Arc<TreeDevices>,
     /// Blocks that wait to be scrubbed; the allocator tells it of frees.
     pub scanned: Arc<BlockQueue>,
+    /// The pipelines.
     pub zio: Arc<Zio>,
+    /// The transaction engine.
     pub dmu: Arc<Dmu>,
 }
 
@@ -92,27 +99,47 @@ impl Engine {
 
 /// Everything that differs between a pool that is made and one that is opened.
 pub(crate) struct Parts {
+    /// The rooms below the MOS.
     pub engine: Engine,
+    /// The object set of the pool itself.
     pub mos: Arc<Objset>,
+    /// Directories and datasets.
     pub dsl: Arc<Dsl>,
+    /// Space maps on disk.
     pub maps: Arc<SpaceMaps>,
+    /// Counts of features; none active in pools of old versions.
     pub features: Arc<dyn Features>,
+    /// The stored counts, in pools of version 5000.
     pub store: Option<Arc<FeatureStore>>,
+    /// Dedup tables, cloned blocks, checkpoint.
     pub shares: Arc<Shares>,
+    /// Name, version and keys of the configuration.
     pub shared: Shared,
+    /// Nothing is written.
     pub readonly: bool,
+    /// MOS object of the configuration.
     pub config_object: u64,
+    /// Every vdev has a ZAP.
     pub vdev_zaps: bool,
+    /// See [`Pool::software_version`].
     pub software_version: u64,
+    /// Spares and cache devices.
     pub aux: AuxDevices,
     /// In use; of a pool that is being made the default.
     pub uberblock: Uberblock,
+    /// The txg that is open first.
     pub first_txg: Txg,
+    /// First txg that is written; later than `first_txg` after going back to an older state.
     pub first_group: Txg,
+    /// See [`Pool::rewound`].
     pub rewound: Option<(u64, u64)>,
+    /// As in [`Pool`].
     pub deferred_frees: u64,
+    /// DTLs as they are on disk, by guid of the leaf.
     pub dtls: HashMap<u64, RangeSet>,
+    /// Heartbeats of `multihost`.
     pub heart: Heart,
+    /// Limits of the open pool.
     pub tunables: Tunables,
 }
 

@@ -1,4 +1,4 @@
-//! The error log: which blocks cannot be read (behaviour §9, pool format §21).
+//! The error log: the blocks that could not be read (behaviour §9, pool format §21).
 //!
 //! What is found goes into memory, and with the next txg into the ZAP `errlog_last`; a pool that is
 //! open read-only keeps it in memory. With the feature `head_errlog` entries are kept by the head of

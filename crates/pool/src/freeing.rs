@@ -1,4 +1,4 @@
-//! The jobs every pool has: freeing what was destroyed, and marking what became obsolete on removed vdevs.
+//! The jobs every pool has: freeing blocks of destroyed datasets, and marking obsolete ranges of removed vdevs.
 
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::Pool;

@@ -1,4 +1,4 @@
-//! Vdevs that were removed: where their blocks went (pool format §23).
+//! Removed vdevs: loading and updating the mappings to where their blocks are (pool format §23).
 
 use crate::{MapFeatures, Pool};
 use base::sync::MutexExt;
@@ -26,9 +26,11 @@ pub struct RemovingPhys {
     pub prev_indirect: Option<u64>,
     /// Seconds since 1970.
     pub start: u64,
+    /// Seconds since 1970; 0 while it runs.
     pub end: u64,
     /// Bytes.
     pub to_copy: u64,
+    /// Bytes copied so far.
     pub copied: u64,
 }
 
@@ -140,6 +142,7 @@ pub struct Removed {
 }
 
 impl Removed {
+    /// No mapping is loaded yet.
     pub fn new(tree: Arc<VdevTree>) -> Removed {
         Removed {
             tree,
@@ -284,6 +287,7 @@ pub struct Expansion {
     pub state: u64,
     /// Seconds since 1970.
     pub start: u64,
+    /// Seconds since 1970; 0 while it runs.
     pub end: u64,
     /// Bytes.
     pub copied: u64,

@@ -1,8 +1,8 @@
 //! Background work of a pool: jobs that take many txgs.
 //!
-//! A [`Job`] is work that cannot be done in one txg: freeing what was destroyed, and later scrub, resilver,
-//! removal, trim, discarding a checkpoint. The pool keeps a registry of its jobs ([`Jobs`]) and gives each
-//! of them a [`Budget`] in every txg it writes. Two kinds of work fit the same interface:
+//! A [`Job`] is work that cannot be done in one txg: freeing what was destroyed, scrub, resilver, rebuild, and later
+//! removal of a vdev, trim, discarding a checkpoint. The pool keeps a registry of its jobs ([`Jobs`]) and gives each
+//! of them a [`Budget`] in every txg it writes. Two kinds of work have the same interface:
 //!
 //! * *Work in syncing context only* (freeing, discarding): [`Job::step`] does it, until its budget is spent.
 //!   [`Step::More`] asks for a further txg at once.
@@ -51,6 +51,7 @@ pub enum Step {
 /// How far a job has come, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// Bytes done.
     pub done: u64,
     /// At least `done`. May grow while the job runs.
     pub total: u64,
@@ -157,15 +158,20 @@ impl<'a> Budget<'a> {
 /// What a job is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
+    /// It gets a budget in each txg.
     Running,
+    /// It gets none, by an operation or because the pool is being exported.
     Paused,
 }
 
 /// A job as commands show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobStatus {
+    /// See [`Job::name`].
     pub name: &'static str,
+    /// Whether it runs.
     pub state: JobState,
+    /// How far it has come.
     pub progress: Progress,
     /// When it began, or went on after the import: seconds since 1970; 0: it has not begun yet.
     pub started: u64,

@@ -1,10 +1,10 @@
-//! The conductor: creates, opens, syncs, exports and destroys a pool, and holds its rooms together.
+//! A pool: creates, opens, syncs, exports and destroys it, and connects the rooms below.
 //!
 //! Invariants:
 //!
 //! 1. A [`Pool`] is passive: it starts no thread. A thread that needs a txg on disk syncs it itself ([`Pool::task`],
 //!    [`Pool::sync`]), or waits for the thread that does ([`Pool::serve`]).
-//! 2. What changes datasets or devices runs in syncing context, as a task of a txg. Early tasks ([`Pool::early_task`]) come before
+//! 2. Changes of datasets and devices run in syncing context, as tasks of a txg. Early tasks ([`Pool::early_task`]) come before
 //!    anything of the txg is dirtied or freed, the others ([`Pool::task`]) when its datasets are written, jobs ([`Job`]) after them.
 //! 3. A txg that fails half-way is never committed: the pool stops, or waits for its devices ([`Failmode`]).
 //! 4. Every room learns of a top-level vdev through one call (`tops`).
@@ -13,6 +13,7 @@
 //!
 //! Start reading at `sync.rs`, then `open.rs`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod accounting;
 mod brt;
@@ -112,9 +113,11 @@ impl Default for Tunables {
 /// Names and numbers of the pool that may change while it is open.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
+    /// Name under which the pool is open.
     pub name: String,
     /// Name in the labels, where `name` is for this import only.
     pub label_name: Option<String>,
+    /// Pool version, 1 to 28 or 5000.
     pub version: u64,
     /// Keys of the configuration such as `comment` and `compatibility`.
     pub extra: Vec<(String, String)>,
@@ -122,15 +125,23 @@ pub struct Shared {
 
 /// An open pool.
 pub struct Pool {
+    /// Clock, randomness, threads and disks.
     pub env: Env,
+    /// The vdev tree.
     pub tree: Arc<VdevTree>,
+    /// The allocator.
     pub space: Arc<Space>,
     pub(crate) removed: Arc<indirect::Removed>,
     pub(crate) devices: Arc<TreeDevices>,
+    /// The pipelines.
     pub zio: Arc<Zio>,
+    /// The transaction engine.
     pub dmu: Arc<Dmu>,
+    /// The object set of the pool itself.
     pub mos: Arc<Objset>,
+    /// Directories and datasets.
     pub dsl: Arc<Dsl>,
+    /// Space maps on disk.
     pub maps: Arc<SpaceMaps>,
     pub(crate) features: Arc<dyn Features>,
     store: Option<Arc<FeatureStore>>,
@@ -181,22 +192,27 @@ pub struct Pool {
     pub(crate) deferred_frees: u64,
     /// Volumes whose logs wait to be replayed.
     pub(crate) logged: Mutex<Vec<Arc<dsl::Dataset>>>,
+    /// Limits that tests and options change.
     pub tunables: Tunables,
 }
 
 impl Pool {
+    /// Name, version and keys of the configuration, locked.
     pub fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.acquire()
     }
 
+    /// Name under which the pool is open.
     pub fn name(&self) -> String {
         self.shared().name.clone()
     }
 
+    /// Guid of the pool, that of its root vdev.
     pub fn guid(&self) -> u64 {
         self.tree.guid()
     }
 
+    /// Pool version, 1 to 28 or 5000.
     pub fn version(&self) -> u64 {
         self.shared().version
     }
@@ -207,6 +223,7 @@ impl Pool {
         self.software_version
     }
 
+    /// Whether nothing is written.
     pub fn is_readonly(&self) -> bool {
         self.readonly
     }

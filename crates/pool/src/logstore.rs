@@ -1,4 +1,4 @@
-//! The intent log's view of the pool.
+//! [`zil::LogStore`] implemented over a pool: blocks of the intent log are read, allocated and written here.
 
 use crate::accounting::generation_and_size;
 use crate::Pool;
@@ -21,6 +21,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// The store of the log of `os`.
     pub fn new(pool: Arc<Pool>, os: Arc<Objset>) -> Store {
         Store {
             pool: Arc::downgrade(&pool),

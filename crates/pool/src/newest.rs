@@ -1,5 +1,4 @@
-//! Finding the newest state of a pool (pool format §6.2), or the older one that is wanted, and the configuration that
-//! belongs to it.
+//! The search for the newest state of a pool (pool format §6.2), or the requested older one, and its configuration.
 
 use crate::config::read_nvlist;
 use crate::create::mos_policy;
@@ -62,9 +61,11 @@ fn need(mos: &Arc<Objset>, key: &str) -> Result<u64> {
 pub(crate) struct Newest {
     /// From the trusted configuration, with the paths of the devices found; not opened.
     pub tree: VdevTree,
+    /// The uberblock of the state that is opened.
     pub ub: Uberblock,
     /// The newest uberblock there is, which may not be the one wanted: txg and time.
     pub latest: (Txg, u64),
+    /// The configuration from the MOS of that state.
     pub trusted: NvList,
     /// Object of the configuration.
     pub object: u64,

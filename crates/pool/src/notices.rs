@@ -1,5 +1,5 @@
-//! What a pool tells its administration while it happens: scans that begin and end, damaged blocks, records of the history. The
-//! administration turns it into events (command reference §13.3).
+//! Notices from a pool to its administration: scans that begin and end, damaged blocks, records of the history. The
+//! administration turns them into events.
 
 use crate::Pool;
 use disk::NvList;
@@ -9,7 +9,9 @@ use std::sync::OnceLock;
 /// What a scan does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanning {
+    /// A scrub.
     Scrub,
+    /// A scrub of the blocks in the error log.
     ErrorScrub,
     /// By the block trees.
     Resilver,
@@ -17,21 +19,29 @@ pub enum Scanning {
     Rebuild(u64),
 }
 
-/// What became of it.
+/// The change of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turned {
+    /// It has begun.
     Started,
+    /// It has come to its end.
     Finished,
+    /// It was stopped, or begins anew.
     Aborted,
+    /// It waits for a user.
     Paused,
+    /// It goes on after a pause.
     Resumed,
 }
 
 /// One notice. What it says of scans and the history becomes true with the txg that is being written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
+    /// A scan has begun, ended, or changed.
     Scan {
+        /// The scan.
         what: Scanning,
+        /// What happened to it.
         turned: Turned,
     },
     /// A block that no copy can restore was found, which was not on record.

@@ -1,4 +1,4 @@
-//! Opening a pool (pool format §6.2), going back to an older state where the newest cannot be opened.
+//! Opening a pool (pool format §6.2), with a rewind to an older state where the newest cannot be opened.
 
 use crate::create::mos_policy;
 use crate::engine::{Engine, Parts};
@@ -22,6 +22,7 @@ use zap::Zap;
 /// How to open.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
+    /// Write nothing.
     pub readonly: bool,
     /// New name, if it shall be renamed.
     pub name: Option<String>,
@@ -39,12 +40,14 @@ pub struct OpenOptions {
     pub activity: Activity,
     /// Rules for heartbeats.
     pub multihost: Multihost,
+    /// Limits of the open pool.
     pub tunables: Tunables,
 }
 
 /// How far to go back if the newest state cannot be opened (behaviour §14.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rewind {
+    /// Not at all.
     #[default]
     No,
     /// As far as nothing freed meanwhile can have been overwritten (`-F`).

@@ -1,4 +1,4 @@
-//! The object sets that streams fill.
+//! The open object sets that receives fill.
 
 use crate::Pool;
 use base::{Error, Result};

@@ -1,4 +1,4 @@
-//! A thread that syncs for all others.
+//! A service thread that syncs txgs for all other threads.
 //!
 //! Without one, whoever needs a txg on disk syncs it on its own thread, and would be the one that waits
 //! when the devices fail. With one ([`Pool::serve`]) the others ask for a txg and wait for the outcome,

@@ -1,4 +1,4 @@
-//! Who else than the pointer at hand refers to a block, as `zio` asks: dedup tables, clones, the
+//! Blocks that several pointers may refer to, as `zio` asks for them: dedup tables, cloned blocks, the
 //! checkpoint.
 
 use crate::brt::Brts;
@@ -15,8 +15,11 @@ use zio::{Dedup, Sharing, Zio};
 
 /// The tables of one pool.
 pub struct Shares {
+    /// Dedup tables.
     pub ddt: Ddts,
+    /// Cloned blocks.
     pub brt: Brts,
+    /// The checkpoint, if there is one.
     pub checkpoint: Checkpoint,
     features: Arc<dyn Features>,
     zio: Arc<Zio>,

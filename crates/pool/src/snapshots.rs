@@ -1,4 +1,4 @@
-//! Making snapshots: everything that was done before is in them, and nothing else.
+//! Creation of snapshots: a snapshot has every change made before it, and no later one.
 //!
 //! 1. A head is written out before its root pointer is taken. If it were written afterwards in the
 //!    same txg, the snapshot would have the old pointer, and blocks born in the txg would belong

@@ -53,9 +53,11 @@ struct Ms {
 /// What the space maps of a top-level vdev need to know of it.
 #[derive(Clone, Copy, Debug)]
 pub struct TopShape {
+    /// Number of the vdev, as in a DVA.
     pub id: u64,
     /// Vdev ZAP, 0 = none.
     pub zap: u64,
+    /// log2 of the sector size in bytes.
     pub ashift: u32,
     /// Metaslab m covers `[m << ms_shift, (m + 1) << ms_shift)`, trimmed to multiples of `align`.
     pub ms_shift: u32,
@@ -66,6 +68,7 @@ pub struct TopShape {
 }
 
 impl TopShape {
+    /// What the vdev says of itself.
     pub fn of(top: &vdev::Vdev) -> TopShape {
         TopShape {
             id: top.id(),
@@ -167,6 +170,7 @@ fn map_bytes(mos: &Objset, object: u64, len: u64) -> Result<Vec<u8>> {
 }
 
 impl SpaceMaps {
+    /// No vdev is known yet.
     pub fn new(mos: Arc<Objset>) -> SpaceMaps {
         SpaceMaps {
             mos,

@@ -1,4 +1,4 @@
-//! Devices of a pool beside its tree: hot spares, distributed ones included, and cache devices (pool
+//! Auxiliary devices of a pool: hot spares, distributed spares included, and cache devices (pool
 //! format §5.3, auxiliary lists; MOS directory entries `spares` and `l2cache`).
 
 use crate::config::{create_nvlist, read_nvlist, write_nvlist};
@@ -25,14 +25,18 @@ pub const FEATURE_DRAID: &str = disk::feature::guid::DRAID;
 /// The auxiliary devices of a pool, each as its nvlist: type, guid, path and so on, without id.
 #[derive(Clone, Debug, Default)]
 pub struct AuxDevices {
+    /// Hot spares, distributed spares included.
     pub spares: Vec<NvList>,
+    /// Cache devices.
     pub l2cache: Vec<NvList>,
 }
 
 /// Which list a device beside the tree is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuxKind {
+    /// Hot spares.
     Spare,
+    /// Cache devices.
     Cache,
 }
 

@@ -213,6 +213,7 @@ impl Pool {
         (self.dmu.synced_txg(), self.dmu.unwritten_bytes())
     }
 
+    /// The property as it was read last.
     pub fn failmode(&self) -> Failmode {
         Failmode::from_number(self.io.failmode.load(Ordering::Relaxed).into())
     }

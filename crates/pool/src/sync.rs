@@ -44,6 +44,7 @@ pub(crate) struct Tasks {
 
 /// What only the syncing thread touches.
 pub(crate) struct SyncState {
+    /// The newest one on disk.
     pub uberblock: Uberblock,
     /// The configuration changed: config object, all labels.
     pub config_dirty: bool,
@@ -53,6 +54,7 @@ pub(crate) struct SyncState {
     pub flush_all: bool,
     /// Write an uberblock even if nothing changed.
     pub force: bool,
+    /// Nothing is written any more.
     pub closed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The registry of top-level vdevs: one call tells every room of the pool what it must know of one.
+//! The registry of top-level vdevs: one call announces a vdev to every room of the pool.
 //!
 //! | Room | What it is told |
 //! |---|---|
@@ -91,10 +91,15 @@ pub(crate) fn class_of(mos: &Arc<Objset>, t: &Vdev) -> Result<Class> {
 
 /// The rooms that must know of every top-level vdev.
 pub(crate) struct Rooms<'a> {
+    /// The object set of the pool itself.
     pub mos: &'a Arc<Objset>,
+    /// The allocator.
     pub space: &'a Space,
+    /// Space maps on disk.
     pub maps: &'a SpaceMaps,
+    /// Dedup tables, cloned blocks, checkpoint.
     pub shares: &'a Shares,
+    /// The tree as `zio` sees it.
     pub devices: &'a TreeDevices,
 }
 

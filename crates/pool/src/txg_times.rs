@@ -1,5 +1,5 @@
-//! Which txg was written when: a database in the object directory of the MOS (pool format §17.2). A scrub of what was
-//! written between two dates takes its txgs from it.
+//! The times at which txgs were written: a database in the object directory of the MOS (pool format §17.2). A scrub of
+//! blocks written between two dates takes its txgs from it.
 //!
 //! The database has three rings of 256 entries (time, txg). A new entry goes into the ring of months if that ring's newest one is
 //! 30 days old or older, else into the ring of days if that one's is a day old or older, else into the ring of minutes.

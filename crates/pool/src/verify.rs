@@ -1,4 +1,4 @@
-//! Whether the metadata of a state are whole (behaviour §14.2): before others are given up for it.
+//! The check after a rewind: whether all metadata of an older state can be read (behaviour §14.2).
 
 use crate::Pool;
 use base::{Result, Txg};

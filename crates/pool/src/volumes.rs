@@ -1,5 +1,4 @@
-//! Volumes: nobody uses them as devices here, but what a crash left in their logs belongs into them
-//! before they are read, snapshotted or sent.
+//! Volumes: replay of the intent logs that a crash left, before a volume is read, snapshotted or sent.
 
 use crate::datasets::OpenSet;
 use crate::Pool;

@@ -390,7 +390,7 @@ fn logs_of_volumes() {
         };
         set.zil().unwrap().log(tx.txg(), itx);
     };
-    // The first record makes a log begin with the next group.
+    // The first record makes a log begin with the next txg.
     for (name, was) in names.iter().zip(&before) {
         let set = p.open_dataset(&p.dsl.dataset(name).unwrap()).unwrap();
         set.zil().unwrap().start().unwrap();
@@ -435,7 +435,7 @@ fn logs_of_volumes() {
         drop(tx);
         assert!(matches!(log.commit(None), zil::Committed::Durable));
     }
-    // The power goes before the group is written.
+    // The power goes before the txg is written.
     let later = copy_of_images(&dir);
     for name in names {
         p.close_dataset(p.dsl.dataset(name).unwrap().object());

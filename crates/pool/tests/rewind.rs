@@ -17,7 +17,7 @@ fn env() -> Env {
     env_linux::linux_env()
 }
 
-/// A pool whose newest groups say "one", "two" and "three" in their comment, closed as it is.
+/// A pool whose newest txgs say "one", "two" and "three" in their comment, closed as it is.
 fn make(dir: &TempDir) -> PathBuf {
     let image = dir.image("d0.img", 128 << 20).unwrap();
     let spec = CreateSpec {
@@ -109,7 +109,7 @@ fn the_newest_state_that_is_whole() {
     assert_eq!(comment(&p), "three");
     p.close().unwrap();
 
-    // For good: groups to come are numbered after the torn one, whose uberblock is still there.
+    // For good: txgs to come are numbered after the torn one, whose uberblock is still there.
     let p = open(&dir, safe).unwrap();
     assert_eq!(comment(&p), "three");
     assert!(p.rewound().is_some() && p.synced_txg() > Txg::new(torn));

@@ -1,4 +1,4 @@
-//! What is in a snapshot, whatever else its group does.
+//! What is in a snapshot, whatever else its txg does.
 
 use base::Txg;
 use disk::dnode::objset::ObjsetPhys;
@@ -170,7 +170,7 @@ fn two_requests_for_a_snapshot_of_one_head_in_one_group_are_both_carried_out() {
     };
     assert_eq!(twice.unwrap_err().kind, base::Kind::Again);
     assert!(pool.dsl.dataset("tank@a").is_ok());
-    // Two threads, whose tasks may meet in one group.
+    // Two threads, whose tasks may meet in one txg.
     std::thread::scope(|s| {
         for t in 0..2 {
             let (pool, head) = (&pool, &head);

@@ -1,4 +1,4 @@
-//! A file system under random changes while groups are written, reopened and judged by OpenZFS's
+//! A file system under random changes while txgs are written, reopened and judged by OpenZFS's
 //! zdb; contents against an in-memory copy.
 
 use base::Txg;

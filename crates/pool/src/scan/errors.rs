@@ -1,5 +1,5 @@
-//! Error scrub: only the blocks on record in the error log are read with all their copies; what is found whole, or is gone, is taken
-//! off the log (behaviour §10.4; record `error_scrub`, pool format §20.2).
+//! Error scrub: reads all copies of the blocks in the error log. Entries of blocks that are whole, or no longer exist, leave the
+//! log (behaviour §10.4; record `error_scrub`, pool format §20.2).
 //!
 //! 1. Slices look the blocks up and scrub them; the step of the txg that follows takes what was found whole off the log and stores
 //!    how far the scrub has come, in one txg.
@@ -39,11 +39,15 @@ pub struct ErrorScrubState {
     pub state: u64,
     /// Seconds since 1970.
     pub start: u64,
+    /// Seconds since 1970; 0 while it runs.
     pub end: u64,
-    /// Entries of the log still to be looked at, looked at, and still damaged.
+    /// Entries of the log still to be looked at.
     pub to_examine: u64,
+    /// Entries of the log looked at.
     pub examined: u64,
+    /// Entries whose blocks are still damaged.
     pub errors: u64,
+    /// It waits for a user.
     pub paused: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The end of a scan: what is taken off the DTLs, and what is written down (operations on DTLs: pool format §20.1).
+//! The end of a scan: which txgs leave the DTLs, and what the record says (operations on DTLs: pool format §20.1).
 
 use super::hull;
 use super::live::Live;

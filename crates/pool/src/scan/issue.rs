@@ -1,4 +1,4 @@
-//! The second phase of a scan: the blocks of the queue are scrubbed, in order of place.
+//! The second phase of a scan: scrubbing the blocks of the queue, in order of offset.
 
 use super::queue::Waiting;
 use super::record::word;

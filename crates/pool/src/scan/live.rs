@@ -1,4 +1,4 @@
-//! Where a scan is: in memory, ahead of what is on disk.
+//! The position of a running scan in memory, which is ahead of the record on disk.
 
 use super::record::{word, VISIT_AGAIN};
 use base::{RangeSet, Txg};
@@ -15,9 +15,11 @@ const NOWHERE: u64 = u64::MAX;
 pub(super) struct Visit {
     /// 0: the MOS.
     pub objset: u64,
+    /// Root of the object set.
     pub root: BlkPtr,
     /// Blocks born behind `min` and up to `max` are scrubbed.
     pub min: Txg,
+    /// See `min`.
     pub max: Txg,
     /// Where to go on; `None`: at the beginning.
     pub place: Option<Zbookmark>,
@@ -42,6 +44,7 @@ pub(super) enum At {
 pub(super) struct Live {
     /// The record, except for the words of the place.
     pub words: Vec<u64>,
+    /// Where the traversal is.
     pub at: At,
     /// Datasets to be visited, with their first txgs (0: since the snapshot before).
     pub queue: BTreeMap<u64, Txg>,
@@ -53,6 +56,7 @@ pub(super) struct Live {
     pub generation: u64,
     /// Object sets to be walked next, in order, as of the last step.
     pub plan: Vec<Visit>,
+    /// Index of the next one in `plan`.
     pub next: usize,
     /// The queue of blocks is being emptied.
     pub drain: bool,
@@ -66,6 +70,7 @@ pub(super) struct Live {
     pub absent: HashSet<u64>,
     /// Txgs of blocks that could not be given to a leaf, by guid.
     pub behind: HashMap<u64, RangeSet>,
+    /// Progress of this pass.
     pub pass: Pass,
 }
 
@@ -76,15 +81,18 @@ pub(super) struct Pass {
     pub start: u64,
     /// Bytes.
     pub examined: u64,
+    /// Bytes of blocks that were scrubbed.
     pub issued: u64,
     /// Bytes issued before this pass.
     pub issued_before: u64,
     /// Since when it is paused, and seconds it was paused before.
     pub paused_at: Option<u64>,
+    /// Seconds it was paused before.
     pub spent_paused: u64,
 }
 
 impl Live {
+    /// A scan that goes on at `at`; its pass begins `now`, seconds since 1970.
     pub fn new(words: Vec<u64>, at: At, queue: BTreeMap<u64, Txg>, now: u64) -> Live {
         let of = |word: usize| words.get(word).copied().unwrap_or(0);
         let issued_before = of(word::EXAMINED).saturating_sub(of(word::SKIPPED));
@@ -140,14 +148,17 @@ impl Live {
         (self.begun, self.generation)
     }
 
+    /// Whether it waits for a user.
     pub fn is_paused(&self) -> bool {
         self.words[word::FLAGS] & super::record::PAUSED != 0
     }
 
+    /// Whether it is a resilver, not a scrub.
     pub fn is_resilver(&self) -> bool {
         self.words[word::FUNCTION] == super::record::RESILVER
     }
 
+    /// First (exclusive) and last (inclusive) txg of the blocks it visits.
     pub fn range(&self) -> (Txg, Txg) {
         (
             Txg::new(self.words[word::MIN]),
@@ -171,6 +182,7 @@ impl Live {
         }
     }
 
+    /// Queues a dataset, to be visited from txg `first` on.
     pub fn insert(&mut self, dataset: u64, first: Txg) {
         self.touched.insert(dataset);
         // What is queued already is visited from the earlier of both.

@@ -1,5 +1,5 @@
-//! Scrub and resilver: every block of the pool is visited, all its copies are read and compared, and what is wrong or
-//! missing is written anew (pool format §20, behaviour §10).
+//! Scrub and resilver: every block of the pool is visited, all its copies are read and compared, and copies that are wrong or
+//! missing are rewritten (pool format §20, behaviour §10).
 //!
 //! One scan runs at a time, as a job ([`job`]). It alternates between two phases:
 //!
@@ -54,6 +54,7 @@ use vdev::Vdev;
 
 /// The scans of one pool.
 pub(crate) struct Scans {
+    /// Blocks that wait to be scrubbed.
     pub blocks: Arc<BlockQueue>,
     live: Mutex<Option<Live>>,
     /// A slice is being read, of this scan or of one before it that was ended meanwhile.
@@ -67,6 +68,7 @@ pub(crate) struct Scans {
 }
 
 impl Scans {
+    /// No scan runs.
     pub fn new(blocks: Arc<BlockQueue>) -> Scans {
         Scans {
             blocks,

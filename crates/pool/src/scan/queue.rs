@@ -1,4 +1,4 @@
-//! Blocks that wait to be scrubbed, in order of place.
+//! The queue of blocks to be scrubbed, in order of offset.
 
 use base::sync::MutexExt;
 use base::Txg;
@@ -17,6 +17,7 @@ pub(crate) type Spot = (u64, u64);
 /// A block that waits.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting {
+    /// Pointer to the block.
     pub bp: BlkPtr,
     /// What the error log says of it if it is lost; `None` if nobody knows a place that refers to it.
     pub damage: Option<Damage>,
@@ -114,10 +115,12 @@ impl BlockQueue {
         self.lock().overflow
     }
 
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.lock().blocks.len()
     }
 
+    /// Whether no block waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,5 +1,6 @@
-//! Sequential rebuild: what is allocated on a mirror or dRAID is copied, in order of place, to the devices that `zpool attach -s`
-//! or `zpool replace -s` put there (behaviour §10.3, pool format §20.4). Checksums are not looked at; a scrub follows.
+//! Sequential rebuild: allocated ranges of a mirror or dRAID are copied, in order of offset, to the devices that
+//! `zpool attach -s` or `zpool replace -s` put there (behaviour §10.3, pool format §20.4). Checksums are not verified; a scrub
+//! follows.
 //!
 //! Invariants:
 //!
@@ -33,20 +34,29 @@ const WORDS: usize = 12;
 
 /// What the words are.
 mod word {
+    /// One of the numbers below.
     pub const STATE: usize = 0;
     /// Everything before this byte of the vdev was copied.
     pub const LAST: usize = 1;
+    /// Txg after which the copied blocks were born.
     pub const MIN: usize = 2;
     /// The new devices lack nothing from this txg on.
     pub const MAX: usize = 3;
+    /// Seconds since 1970.
     pub const START: usize = 4;
+    /// Seconds since 1970; 0 while it runs.
     pub const END: usize = 5;
     /// Milliseconds it ran.
     pub const TIME: usize = 6;
+    /// Bytes of allocated ranges handled so far.
     pub const SCANNED: usize = 7;
+    /// Those of them that a device lacked.
     pub const ISSUED: usize = 8;
+    /// Bytes written.
     pub const REBUILT: usize = 9;
+    /// Bytes allocated on the vdev when it began.
     pub const ESTIMATE: usize = 10;
+    /// Ranges that could not be copied.
     pub const ERRORS: usize = 11;
 }
 
@@ -119,6 +129,7 @@ impl Rebuilds {
         self.live.acquire()
     }
 
+    /// Whether any rebuild runs.
     pub fn is_active(&self) -> bool {
         !self.live().is_empty()
     }

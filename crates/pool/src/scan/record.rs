@@ -1,5 +1,4 @@
-//! What the pool remembers of its newest scrub or resilver (pool format §20.2), and of sequential
-//! rebuilds (§20.4).
+//! The records on disk of the newest scrub or resilver (pool format §20.2), and of sequential rebuilds (§20.4).
 
 use crate::Pool;
 use base::Result;
@@ -10,25 +9,41 @@ use zap::{Value, Zap};
 /// Words of a record. A release of another system wrote one more, which is kept.
 pub(crate) const WORDS: usize = 24;
 
-/// What the words are.
+/// Indices of the words (pool format §20.2).
 pub(crate) mod word {
+    /// Scrub or resilver.
     pub const FUNCTION: usize = 0;
+    /// Running, finished or canceled.
     pub const STATE: usize = 1;
+    /// MOS object with the datasets still to be visited.
     pub const QUEUE: usize = 2;
+    /// Txg after which the scanned blocks were born.
     pub const MIN: usize = 3;
+    /// Last txg in which they were born.
     pub const MAX: usize = 4;
+    /// `MIN` for the dataset being visited.
     pub const CUR_MIN: usize = 5;
+    /// `MAX` for the dataset being visited.
     pub const CUR_MAX: usize = 6;
+    /// Seconds since 1970.
     pub const START: usize = 7;
+    /// Seconds since 1970; 0 while it runs.
     pub const END: usize = 8;
+    /// Bytes allocated when the scan began.
     pub const TO_EXAMINE: usize = 9;
+    /// Bytes visited.
     pub const EXAMINED: usize = 10;
+    /// Bytes visited that were not to be scrubbed.
     pub const SKIPPED: usize = 11;
+    /// Bytes repaired.
     pub const PROCESSED: usize = 12;
+    /// Blocks that could not be repaired.
     pub const ERRORS: usize = 13;
+    /// Highest class of dedup entries that is scanned through the tables.
     pub const DDT_CLASS_MAX: usize = 14;
     /// Object set, object, level, block id.
     pub const BOOKMARK: usize = 19;
+    /// [`VISIT_AGAIN`](super::VISIT_AGAIN) and [`PAUSED`](super::PAUSED).
     pub const FLAGS: usize = 23;
 }
 
@@ -55,14 +70,19 @@ pub struct ScanState {
     pub state: u64,
     /// Seconds since 1970.
     pub start: u64,
+    /// Seconds since 1970; 0 while it runs.
     pub end: u64,
-    /// Bytes.
+    /// Bytes allocated when the scan began.
     pub to_examine: u64,
+    /// Bytes visited.
     pub examined: u64,
+    /// Bytes visited that were not to be scrubbed.
     pub skipped: u64,
     /// Bytes repaired.
     pub processed: u64,
+    /// Blocks that could not be repaired.
     pub errors: u64,
+    /// It waits for a user.
     pub paused: bool,
 }
 
@@ -93,19 +113,25 @@ pub struct Rebuild {
     pub state: u64,
     /// Seconds since 1970.
     pub start: u64,
+    /// Seconds since 1970; 0 while it runs.
     pub end: u64,
-    /// Bytes.
+    /// Bytes of allocated ranges handled so far.
     pub scanned: u64,
+    /// Those of them that a device lacked.
     pub issued: u64,
+    /// Bytes written.
     pub rebuilt: u64,
     /// Bytes there are to look at.
     pub estimate: u64,
+    /// Ranges that could not be copied.
     pub errors: u64,
     /// Milliseconds it ran.
     pub time_ms: u64,
     /// The rest is of this pass: since the import, or since it began; 0 if it does not run here.
     pub pass_ms: u64,
+    /// Bytes of allocated ranges handled.
     pub pass_scanned: u64,
+    /// Those of them that a device lacked.
     pub pass_issued: u64,
     /// Bytes that no device lacks.
     pub pass_skipped: u64,

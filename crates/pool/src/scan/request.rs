@@ -1,4 +1,4 @@
-//! Starting, stopping and pausing scans, and what is told of them.
+//! Starting, stopping and pausing scans; their progress for commands.
 
 use super::live::{At, Live};
 use super::record::{word, CANCELED, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
@@ -35,8 +35,9 @@ pub enum ScanRefusal {
     Paused,
     /// A paused scrub stands against an error scrub.
     PausedToCancel,
-    /// An error scrub is under way, or paused.
+    /// An error scrub is under way.
     ErrorScrubbing,
+    /// An error scrub is paused.
     ErrorScrubPaused,
     /// There is nothing on record for an error scrub.
     NoErrors,
@@ -45,14 +46,17 @@ pub enum ScanRefusal {
 /// The newest scan, with what is known of one that is under way here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanProgress {
+    /// The record.
     pub state: ScanState,
     /// Bytes of all passes whose copies were compared.
     pub issued: u64,
     /// The rest is of this pass: since the import, or since the scan began. Bytes.
     pub pass_examined: u64,
+    /// Bytes whose copies were compared.
     pub pass_issued: u64,
     /// Seconds since 1970.
     pub pass_start: u64,
+    /// When it was paused, seconds since 1970; `None` if it is not.
     pub paused_at: Option<u64>,
     /// Seconds.
     pub spent_paused: u64,

@@ -285,7 +285,7 @@ fn device_missing_at_open() {
     }
 }
 
-/// Without its log device a pool opens only if one insists; the newest groups are there.
+/// Without its log device a pool opens only if one insists; the newest txgs are there.
 #[test]
 fn log_device_missing() {
     let layout = Layout {

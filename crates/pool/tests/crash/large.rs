@@ -1,5 +1,5 @@
-//! Much data in one fsync, also while groups are written: it is there whether it went into the log,
-//! to its place, or out with its group.
+//! Much data in one fsync, also while txgs are written: it is there whether it went into the log,
+//! to its place, or out with its txg.
 
 use crate::rig::{self, Cutter, Layout, FATES};
 use base::Txg;

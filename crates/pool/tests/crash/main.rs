@@ -136,9 +136,9 @@ fn run(name: &str, plan: &Plan, seed: u64) {
     let mut fs = rig::mount(&pool, layout).unwrap();
     let (journal, mut base) = rig::start_journal(&disks);
     let mut model = Model::new(rng.clone(), journal.clone(), &fs);
-    // Long groups give the log much to do, short ones the space maps.
+    // Long txgs give the log much to do, short ones the space maps.
     model.syncs = [8, 2, 4, 1][seed as usize % 4];
-    // An extended attribute makes the next fsync write a group.
+    // An extended attribute makes the next fsync write a txg.
     model.snapshots = seed % 2 == 1;
     model.xattrs = layout.version >= 24 && seed % 3 != 0;
     if plan.fill {

@@ -70,7 +70,7 @@ pub struct Model {
     /// Operations that found no space.
     pub refused: usize,
     pub xattrs: bool,
-    /// Of a hundred operations, how many write a group.
+    /// Of a hundred operations, how many write a txg.
     pub syncs: u64,
     /// Errors are expected; this is the first. What failed may have been done.
     pub tolerant: bool,
@@ -343,7 +343,7 @@ impl Model {
                 });
             }
         }
-        // Either way the group is on disk.
+        // Either way the txg is on disk.
         self.ack(None);
     }
 

@@ -1,4 +1,4 @@
-//! Many hands at once while groups are written: everything promised to each of them is there
+//! Many hands at once while txgs are written: everything promised to each of them is there
 //! whenever the plug is pulled.
 
 use crate::model::Model;

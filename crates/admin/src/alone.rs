@@ -1,5 +1,5 @@
-//! Administration without a machine around it: one thread, a tree of files that is a map in memory. For
-//! simulators and tests; what is mounted is used through [`MemoryMount::head`].
+//! Administration for simulators and tests: one thread, and a map in memory in place of the tree of files.
+//! Mounted file systems are used through [`MemoryMount::head`].
 
 use crate::door::{Door, Held, Mount, MountOptions, Mounting};
 use crate::head::Head;
@@ -138,6 +138,7 @@ pub struct MemoryDoor {
 
 /// One mount of a [`MemoryDoor`].
 pub struct MemoryMount {
+    /// The file system that is mounted.
     pub head: Arc<Head>,
     path: PathBuf,
     entry: Weak<PoolEntry>,

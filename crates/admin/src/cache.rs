@@ -1,4 +1,4 @@
-//! The cache file: which pools to bring back at the next start, and what became of them.
+//! The cache file: the pools to import at the next start, and those of them that could not be opened.
 
 use crate::pools::activity::{self, Verdict};
 use crate::pools::import::is_foreign;
@@ -16,9 +16,13 @@ use vdev::keys::{self, pool as key};
 /// its configuration says, until it is imported or exported.
 #[derive(Clone)]
 pub struct Absent {
+    /// Its name.
     pub name: String,
+    /// Its guid.
     pub guid: u64,
+    /// Its configuration in the cache file.
     pub config: NvList,
+    /// The cache file.
     pub file: PathBuf,
     /// Why.
     pub error: Error,
@@ -77,6 +81,7 @@ fn lock_dir(dir: &Path) -> Result<std::os::fd::OwnedFd> {
 }
 
 impl Admin {
+    /// Pools of the cache file that could not be opened, locked.
     pub fn absent(&self) -> MutexGuard<'_, Vec<Absent>> {
         self.absent.acquire()
     }

@@ -1,4 +1,4 @@
-//! Commands whose caller has gone away are not carried out.
+//! Cancellation: an operation whose caller has gone away does not begin.
 //!
 //! The thread that answers a call knows how to ask whether its caller is still there. Whoever has
 //! waited for a lock asks before it changes anything.

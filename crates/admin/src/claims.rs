@@ -1,4 +1,4 @@
-//! Pools on their way into service.
+//! Claims: the names and guids of pools that are being created or imported.
 //!
 //! Whoever creates or imports a pool claims its name and guid first, and gives the claim up once the
 //! pool is in service or the attempt has failed. Claims take the place of one lock for all pools: a
@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Name and guid; a guid of 0 is not known yet.
 type Key = (String, u64);
 
+/// Names and guids of pools that are being created or imported.
 #[derive(Default)]
 pub struct Claims(Mutex<Vec<Key>>);
 

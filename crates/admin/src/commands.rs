@@ -1,5 +1,4 @@
-//! Commands on datasets as root gives them, by full names: for simulators and tests, which want the
-//! outcome alone.
+//! Short forms of operations on datasets, by full names and as root, for simulators and tests.
 
 use crate::datasets::{create, destroy, diff, rename, set, snapshots};
 use crate::registry::Admin;

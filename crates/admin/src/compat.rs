@@ -1,4 +1,4 @@
-//! The pool property `compatibility`: which features a pool may have (properties reference §10).
+//! The pool property `compatibility`: the features that a pool may have.
 
 use base::{bail, Result};
 use disk::feature::{self, Feature};
@@ -138,13 +138,16 @@ fn built_in(name: &str) -> Option<Vec<&'static str>> {
 /// A set of features.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Set {
+    /// `off`: every feature.
     All,
     /// `legacy`: none at all.
     None,
+    /// The features of one file, or those that several files have in common.
     These(Vec<&'static Feature>),
 }
 
 impl Set {
+    /// Whether the set has the feature.
     pub fn allows(&self, f: &Feature) -> bool {
         match self {
             Set::All => true,

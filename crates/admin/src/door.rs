@@ -1,4 +1,4 @@
-//! The edge towards trees of files: where mounted heads are put.
+//! The trait [`Door`]: mounting file systems into a tree of files.
 
 use crate::head::Head;
 use crate::mounts::{self, Mounted};
@@ -13,25 +13,35 @@ use zpl::{Props, Zfs};
 /// Which accesses count as such for access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
+    /// After a change, or once a day.
     #[default]
     Relatime,
+    /// At every access.
     Strictatime,
+    /// Never.
     Noatime,
 }
 
 /// What holds for one mount, as far as whoever mounts goes by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
+    /// Nothing can be changed.
     pub read_only: bool,
+    /// Set-id bits have no effect.
     pub nosuid: bool,
+    /// Device files cannot be opened.
     pub nodev: bool,
+    /// Files cannot be executed.
     pub noexec: bool,
+    /// When access times change.
     pub atime: Atime,
+    /// Access times of directories do not change.
     pub nodiratime: bool,
     /// Every write is synchronous.
     pub sync: bool,
     /// Every change of a directory is synchronous.
     pub dirsync: bool,
+    /// Times are written late.
     pub lazytime: bool,
     /// Security contexts, as the options of mount(8).
     pub contexts: Vec<String>,
@@ -51,8 +61,11 @@ impl MountOptions {
 
 /// A file system about to be mounted.
 pub struct Mounting<'a> {
+    /// The registry the pool is in.
     pub admin: &'a Arc<Admin>,
+    /// The pool.
     pub entry: &'a Arc<PoolEntry>,
+    /// The dataset.
     pub ds: &'a Arc<Dataset>,
     /// Its directory is made if it is missing.
     pub path: &'a Path,

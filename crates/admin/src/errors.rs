@@ -1,4 +1,4 @@
-//! One place where errors of the engine become what the commands print.
+//! Conversion of engine errors to the messages that the commands print.
 
 use api::ApiError;
 use base::{Error, Kind};

@@ -26,7 +26,9 @@ const EIO: u64 = 5;
 
 /// Prefixes of classes.
 pub const SYSEVENT: &str = "sysevent.fs.zfs.";
+/// See [`SYSEVENT`].
 pub const EREPORT: &str = "ereport.fs.zfs.";
+/// See [`SYSEVENT`].
 pub const RESOURCE: &str = "resource.fs.zfs.";
 
 #[derive(Default)]
@@ -47,6 +49,7 @@ pub struct Events {
 pub type Pair = (&'static str, EventValue);
 
 impl Events {
+    /// No events; `clock` gives their times.
     pub fn new(clock: Arc<dyn Clock>) -> Events {
         Events {
             clock,

@@ -1,5 +1,5 @@
-//! The mounted head: an open file system with its log, its policy and its figures, whatever the door it
-//! is used through.
+//! The mounted head: an open file system with its log, its policy and its counters. It does not depend on the
+//! door it is mounted through.
 //!
 //! 1. A head is open once: the pool refuses a second one of the same dataset.
 //! 2. While a head is suspended nothing is under way in it: its log is empty, its object set closed.
@@ -24,6 +24,7 @@ const LONGNAME: &str = guid::LONGNAME;
 pub struct Head {
     /// Dataset object.
     pub object: u64,
+    /// The dataset.
     pub ds: Arc<Dataset>,
     pool: Arc<Pool>,
     opened: Mutex<Opened>,
@@ -206,6 +207,7 @@ impl Head {
 
 /// An operation is under way in a head.
 pub struct Inside<'a> {
+    /// The file system, which stays open as long as this lives.
     pub zfs: Arc<Zfs>,
     _gate: RwLockReadGuard<'a, ()>,
 }

@@ -1,24 +1,25 @@
-//! Administration: every operation on pools and datasets. The daemon, the simulator and `ztest` carry out
-//! the same operations; they differ in what they give for the two traits at the edge.
+//! Administration: every operation on pools and datasets. The daemon, the simulator and `ztest` run
+//! the same operations; they implement two traits differently.
 //!
-//! * [`Door`] puts a file system into a tree of files and takes it out again: FUSE in the daemon, a map in
+//! * [`Door`] mounts and unmounts file systems: through FUSE in the daemon, in a map in
 //!   memory ([`alone::MemoryDoor`]) in the simulator.
-//! * [`Process`] is what surrounds a pool in service: threads, memory, devices of the machine.
+//! * [`Process`] is the surroundings of imported pools: threads, memory, devices of the machine.
 //!
 //! # Invariants
-//! 1. No operation changes anything before its caller has the locks it takes and is known to be still
-//!    there ([`cancel`]).
-//! 2. A mount that an operation takes away for a change is put back if the change fails.
-//! 3. Nothing of a pool is touched once it is abandoned ([`pools::abandon`]).
-//! 4. An operation that has answered without an error is on disk.
+//! 1. An operation changes nothing before it holds its locks and has seen that its caller still waits
+//!    ([`cancel`]).
+//! 2. A mount that an operation removes for a change is restored if the change fails.
+//! 3. No operation uses a pool that was abandoned ([`pools::abandon`]).
+//! 4. When an operation returns without an error its change is on disk.
 //! 5. An operation refuses callers without the permissions it needs ([`datasets::rights`]).
 //!
 //! # Lock order
-//! `changes` of a pool → its `gate` → its `names` → what is below `pool`. The registry's own locks (claims,
-//! then pools, then absent pools) are taken for moments only, with nothing else after them.
+//! `changes` of a pool → its `gate` → its `names` → locks of `pool` and the rooms below. The registry's own locks (claims,
+//! then pools, then absent pools) are held briefly, and no other lock is taken under them.
 //!
-//! Start reading at [`Admin`] and [`PoolEntry`]; then `datasets/set.rs`, an operation that has everything.
+//! Start reading at [`Admin`] and [`PoolEntry`]; then `datasets/set.rs`, an operation that uses all of this.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod alone;
 pub mod cache;

@@ -1,4 +1,4 @@
-//! Mounted file systems: what is mounted where, under which options, and how that changes.
+//! Mounted file systems: their mount points and options, and changes of these.
 
 use crate::door::{Atime, Mount, MountOptions, Mounting};
 use crate::errors;
@@ -19,7 +19,9 @@ static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 
 /// One mounted file system: its head, its place, and what its door holds.
 pub struct Mounted {
+    /// The file system.
     pub head: Arc<Head>,
+    /// The mount point, absolute.
     pub path: PathBuf,
     /// The alternate root it does not leave, without links.
     pub root: Option<PathBuf>,
@@ -27,6 +29,7 @@ pub struct Mounted {
     pub user: Option<u32>,
     /// Grows with every mount of this process.
     pub sequence: u64,
+    /// What the door holds of it.
     pub mount: Arc<dyn Mount>,
     /// Properties overridden for this mount only (`-o`).
     temporary: Mutex<Vec<(String, String)>>,

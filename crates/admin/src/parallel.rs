@@ -1,5 +1,5 @@
-//! Jobs for many places, several at a time: those that do not lie in one another. Mounting and unmounting
-//! a file system is mostly waiting: for reads one after the other, for the kernel, for threads that end.
+//! Parallel mounting and unmounting of file systems that do not lie in one another. A mount or unmount mostly
+//! waits: for reads one after the other, for the kernel, for threads that end.
 
 use crate::process::Process;
 use base::sync::MutexExt;

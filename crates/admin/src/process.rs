@@ -1,4 +1,4 @@
-//! What surrounds the pools in service.
+//! The trait [`Process`]: threads, devices and users of the machine, for imported pools.
 
 use crate::registry::{Admin, PoolEntry};
 use base::Result;
@@ -6,14 +6,16 @@ use pool::Tunables;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What speaks against using a device for a new pool, as far as the machine knows.
+/// Objections of the machine to using a device for a new pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceUse {
+    /// Nothing.
     Free,
     /// It has labels of a pool.
     Labels,
     /// Somebody has to insist.
     Overridable(String),
+    /// It cannot be used; the text says why.
     Fatal(String),
 }
 

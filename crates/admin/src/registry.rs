@@ -1,4 +1,4 @@
-//! The registry: pools in service, their mounts, pools of the cache file that could not be opened.
+//! The registry: imported pools, their mounts, and pools of the cache file that could not be opened.
 
 use crate::cache::Absent;
 use crate::door::Door;
@@ -29,6 +29,7 @@ pub struct Paths {
 
 /// One imported pool.
 pub struct PoolEntry {
+    /// The pool.
     pub pool: Arc<Pool>,
     /// Prefix of all mount points, for this import.
     pub altroot: Option<PathBuf>,
@@ -43,6 +44,7 @@ pub struct PoolEntry {
     mounts: Mutex<BTreeMap<u64, Arc<Mounted>>>,
     /// Requests that change the shape of the pool (export, destroy) hold it for writing.
     pub gate: RwLock<()>,
+    /// Lock of the names of its datasets.
     pub names: Names,
     /// Streams that are received.
     pub streams: Arc<crate::streams::Streams>,
@@ -59,27 +61,29 @@ pub struct PoolEntry {
     bell: Arc<Bell>,
 }
 
-/// Keeps requests about the datasets of one pool from getting in each other's way.
+/// The lock of the names of a pool's datasets: keeps requests from using names that another one changes.
 #[derive(Default)]
 pub struct Names {
-    /// Reading: whoever makes datasets or changes values. Writing: whoever mounts, unmounts, renames
-    /// or destroys.
+    /// Held for reading to create datasets or to change values, for writing to mount, unmount, rename or
+    /// destroy.
     lock: RwLock<()>,
     /// Object set types of datasets by GUID; they never change.
     pub(crate) types: Mutex<HashMap<u64, u64>>,
 }
 
 impl Names {
+    /// Names do not change while the guard is held.
     pub fn read(&self) -> RwLockReadGuard<'_, ()> {
         self.lock.acquire_read()
     }
 
+    /// No other request uses or changes names or mounts while the guard is held.
     pub fn write(&self) -> RwLockWriteGuard<'_, ()> {
         self.lock.acquire_write()
     }
 
-    /// The same for a request that whoever has the lock may be waiting for: a system call on a mount that is unmounted
-    /// by force.
+    /// [`Names::read`] for a request that the holder of the lock may be waiting for: a system call on a mount that is
+    /// unmounted by force.
     ///
     /// Errors: interrupted if the request is cancelled.
     pub fn read_unless_cancelled(&self) -> Answer<RwLockReadGuard<'_, ()>> {
@@ -124,8 +128,9 @@ impl Bell {
     }
 }
 
-/// Where a dataset belongs.
+/// The mount point of a dataset by its properties.
 pub struct Place {
+    /// Absolute path of the mount point.
     pub path: PathBuf,
     /// The `mountpoint` property is set on the dataset itself.
     pub local: bool,
@@ -134,6 +139,7 @@ pub struct Place {
 /// What holds for every pool.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Files and folders of the process.
     pub paths: Paths,
     /// Mount options for every dataset of every pool.
     pub mount_options: Vec<String>,
@@ -141,11 +147,15 @@ pub struct Settings {
     pub multihost: pool::Multihost,
 }
 
-/// The pools of one process, and all that can be done with them.
+/// The pools of one process; operations on them take it.
 pub struct Admin {
+    /// Clock, randomness, threads and disks.
     pub env: Env,
+    /// What holds for every pool.
     pub settings: Settings,
+    /// Mounts file systems.
     pub door: Arc<dyn Door>,
+    /// Threads and devices of the machine.
     pub process: Arc<dyn Process>,
     /// What happened to pools and devices.
     pub events: crate::events::Events,
@@ -169,6 +179,7 @@ impl PoolEntry {
         }
     }
 
+    /// The mount of the dataset with this object number.
     pub fn mounted(&self, object: u64) -> Option<Arc<Mounted>> {
         self.mounts.acquire().get(&object).cloned()
     }
@@ -342,11 +353,12 @@ impl Admin {
         self.pools.acquire().values().cloned().collect()
     }
 
+    /// The pool of this name.
     pub fn find(&self, name: &str) -> Option<Arc<PoolEntry>> {
         self.pools.acquire().get(name).cloned()
     }
 
-    /// Takes a pool into service: from now on it is listed and its groups are written.
+    /// Takes a pool into service: from now on it is listed and its txgs are written.
     ///
     /// Errors: exists, if a pool in service has its name or guid. The pool is closed then.
     pub fn adopt(
@@ -423,7 +435,7 @@ impl Admin {
         Ok(entry)
     }
 
-    /// A pool is about to be taken out of service: its groups are no longer written by themselves,
+    /// A pool is about to be taken out of service: its txgs are no longer written by themselves,
     /// and who comes for something inside it is refused.
     pub fn retire(&self, entry: &PoolEntry) {
         entry.stop.store(true, Ordering::SeqCst);

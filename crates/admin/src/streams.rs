@@ -1,4 +1,4 @@
-//! Streams under way: which datasets they use, who sends and receives them, and how they are ended from
+//! Streams in progress: the datasets they use, the processes that send and receive them, and ending them from
 //! outside.
 
 use base::sync::MutexExt;
@@ -23,14 +23,20 @@ pub struct Users {
 /// A process, what it has sent or received, and which of the two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
+    /// Process id.
     pub pid: i32,
+    /// Full name of the dataset or snapshot.
     pub name: String,
+    /// Sent or received.
     pub way: Way,
 }
 
+/// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
+    /// The stream leaves the pool.
     Sent,
+    /// The stream is written to the pool.
     Received,
 }
 
@@ -38,6 +44,7 @@ pub enum Way {
 pub struct Listed<'a>(&'a Users, u64);
 
 impl Users {
+    /// Notes a process for as long as the result lives.
     pub fn enter(&self, pid: i32, name: &str, way: Way) -> Listed<'_> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let user = User {

@@ -1,4 +1,4 @@
-//! Properties as they are in effect: stored values, defaults, overrides of one mount.
+//! Effective values of properties: stored values, defaults, overrides of one mount.
 
 use crate::registry::{Admin, PoolEntry};
 use base::{bail, Result};

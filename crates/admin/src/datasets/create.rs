@@ -1,4 +1,4 @@
-//! Making file systems and volumes.
+//! `zfs create`: file systems and volumes.
 
 use crate::datasets::keys::{self, CryptProps, Prepared};
 use crate::datasets::parse::{self, Allowed};
@@ -37,6 +37,7 @@ pub struct NewFs {
     utf8only: Option<u64>,
     case: Option<u64>,
     volblocksize: Option<u64>,
+    /// What was asked for its encryption.
     pub crypt: CryptProps,
     quotas: Vec<Quota>,
 }
@@ -44,9 +45,13 @@ pub struct NewFs {
 /// Rules for names of a file system, which new ones below it take over.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
+    /// ZPL version, 1 to 5.
     pub version: u64,
+    /// Number of the property `normalization`.
     pub normalization: u64,
+    /// 1: names must be UTF-8.
     pub utf8only: u64,
+    /// Number of the property `casesensitivity`.
     pub case: u64,
 }
 
@@ -373,7 +378,9 @@ fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
 
 /// What the nearest existing dataset above `name` is, and which ones are missing, topmost first.
 pub struct Above {
+    /// The nearest existing dataset.
     pub parent: Arc<Dataset>,
+    /// Full names of those missing, topmost first.
     pub missing: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Destroying file systems, volumes and snapshots.
+//! `zfs destroy`: file systems, volumes, snapshots and bookmarks.
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, get, mount, protect, Answer};
@@ -13,7 +13,7 @@ use pool::Pool;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// How many are destroyed in one group: others wait for it.
+/// How many are destroyed in one txg: others wait for it.
 const BATCH: usize = 100;
 
 /// One dataset to be destroyed. There may be a hundred thousand: none is in memory for that.
@@ -512,7 +512,7 @@ fn carry_out(
     Ok(answer)
 }
 
-/// All steps in one group, as far as they succeed.
+/// All steps in one txg, as far as they succeed.
 fn run(
     pool: &Pool,
     tx: &Tx,

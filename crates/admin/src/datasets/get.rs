@@ -1,4 +1,4 @@
-//! Listing datasets with their properties.
+//! `zfs list` and `zfs get`: datasets with their properties.
 
 use crate::datasets::create::Rules;
 use crate::datasets::props::View;
@@ -269,6 +269,7 @@ fn listsnapshots(entry: &PoolEntry) -> bool {
 
 /// A bookmark as it is shown (data format §12).
 pub struct Bookmark {
+    /// The words of its ZAP entry, 3 or 12.
     pub words: Vec<u64>,
     /// GUIDs of the snapshots its redaction list was made of; none without such a list.
     pub redacted_by: Option<Vec<u64>>,

@@ -1,5 +1,4 @@
-//! Keys of encrypted datasets on request: loading, unloading, changing; and what a new dataset's
-//! encryption is to be (behaviour §20, command reference §20).
+//! Keys of encrypted datasets: `zfs load-key`, `unload-key`, `change-key`, and the encryption of new datasets.
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
@@ -24,9 +23,13 @@ const ON: u64 = 1;
 /// What was asked for a new dataset or a new key; `None`: nothing was said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CryptProps {
+    /// Number of the cipher suite; 0 inherits, 1 the default suite, 2 off.
     pub encryption: Option<u64>,
+    /// [`dsl::crypto::keyformat`].
     pub keyformat: Option<u64>,
+    /// `prompt` or a URL.
     pub keylocation: Option<String>,
+    /// Iterations of PBKDF2.
     pub iterations: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Operations on datasets, and what all of them need.
+//! Operations on datasets, and helpers that they share.
 
 pub mod create;
 pub mod destroy;

@@ -1,4 +1,4 @@
-//! Mounting and unmounting on request, and moving mounts out of the way of changes.
+//! `zfs mount` and `unmount`, and unmounting for operations that change a mounted dataset.
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};

@@ -1,4 +1,4 @@
-//! Delegated permissions on request: showing, giving, taking back.
+//! `zfs allow` and `unallow`: showing delegated permissions, giving them, taking them back.
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};

@@ -1,4 +1,4 @@
-//! Values and sources of the properties of one dataset (properties reference §2).
+//! Values and sources of the properties of one dataset, as `zfs get` shows them.
 
 use crate::datasets::create::Rules;
 use crate::datasets::{self, get};
@@ -47,6 +47,7 @@ pub struct View<'a> {
 type Shown = Option<(Value, Source)>;
 
 impl<'a> View<'a> {
+    /// The properties of `ds`, whose full name is `name`.
     pub fn new(
         admin: &'a Admin,
         entry: &'a Arc<PoolEntry>,
@@ -67,6 +68,7 @@ impl<'a> View<'a> {
         }
     }
 
+    /// What the dataset is.
     pub fn kind(&self) -> DatasetKind {
         self.kind
     }
@@ -610,6 +612,7 @@ pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
     Prop::new(name, value, Source::None)
 }
 
+/// All properties that bookmarks have and that `zfs get all` shows.
 pub fn bookmark_all(mark: &get::Bookmark) -> Vec<Prop> {
     props::DATASET
         .iter()

@@ -1,5 +1,5 @@
-//! The user property `zfs-fuse:protect`: what it protects is not destroyed, and not rolled back, unless the caller
-//! says that it shall be although it is protected. `zfs receive -F` never does either to it.
+//! The user property `zfs-fuse:protect`: a protected dataset is destroyed or rolled back only by a request that
+//! says so (`--protected`), and never by `zfs receive -F`.
 //!
 //! It is off where it is not set, is inherited as user properties are, and can be set on snapshots. Other systems keep
 //! it, and do not obey it.

@@ -1,4 +1,4 @@
-//! `zfs redact`: a bookmark that lists what redacted streams leave out.
+//! `zfs redact`: makes a bookmark that lists the blocks redacted streams leave out.
 
 use crate::datasets::{self, Answer};
 use crate::errors;

@@ -1,4 +1,4 @@
-//! Renaming datasets.
+//! `zfs rename`: file systems, volumes, snapshots and bookmarks.
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, create, mount, Answer};
@@ -15,8 +15,11 @@ use std::sync::Arc;
 /// How to rename.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
+    /// Make missing parents of the new name (`-p`).
     pub parents: bool,
+    /// Unmount by force (`-f`).
     pub force: bool,
+    /// Leave mounts where they are (`-u`).
     pub no_remount: bool,
     /// A snapshot: those of that name of all descendants too.
     pub recursive: bool,

@@ -1,4 +1,4 @@
-//! What a caller may do: the permissions that each action needs, and the one place that asks.
+//! Authorisation: the permissions that each action needs, and the only check for them.
 //!
 //! 1. Root, and the user whose daemon it is, may do everything. Everybody else needs delegated
 //!    permissions (data format §15), which count only while the pool property `delegation` is on.
@@ -22,6 +22,7 @@ use std::sync::Arc;
 /// What is to be done with a dataset, or in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Permissions of a head are given or taken back.
     Allow,
     /// A new bookmark of a head.
     Bookmark,
@@ -33,6 +34,7 @@ pub enum Action {
     CreateIn,
     /// A head, snapshot or bookmark (its head).
     Destroy,
+    /// The head of a bookmark.
     DestroyBookmark,
     /// The snapshot that is compared with something.
     Diff,
@@ -49,16 +51,20 @@ pub enum Action {
     /// The head that is received into, or the parent of a new one. With `force` what is younger may be
     /// destroyed.
     Receive {
+        /// Younger snapshots may be destroyed (`-F`).
         force: bool,
     },
     /// The head of the snapshot that is released.
     Release,
     /// Head or snapshot, under its old name.
     Rename,
+    /// The head that goes back.
     Rollback,
     /// The snapshot that is sent. `raw`: as it is on disk, encrypted.
     Send {
+        /// The stream is raw.
         raw: bool,
+        /// The dataset is encrypted.
         encrypted: bool,
     },
     /// The head of a new snapshot.
@@ -221,6 +227,7 @@ pub fn is_on(entry: &PoolEntry) -> Result<bool> {
     Ok(set.and_then(|(_, v)| v.int()) != Some(0))
 }
 
+/// The error for callers without the permission.
 pub fn denied() -> ApiError {
     ApiError::reason(Kind::NotPermitted, "permission denied")
 }

@@ -1,4 +1,4 @@
-//! Setting and inheriting properties of datasets.
+//! `zfs set` and `zfs inherit`.
 
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
@@ -26,7 +26,9 @@ const MOVES: [&str; 5] = ["mountpoint", "canmount", "acltype", "readonly", "exec
 
 /// Changes of the properties of one dataset.
 pub struct Change {
+    /// The dataset.
     pub ds: Arc<Dataset>,
+    /// Names of properties, and what becomes of each.
     pub list: Vec<(String, PropChange)>,
 }
 
@@ -325,7 +327,7 @@ pub fn inherit(
     apply(admin, peer, &entry, dataset, changes, false, command)
 }
 
-/// Stores checked changes in one group, with everything that follows from them: mounts that move,
+/// Stores checked changes in one txg, with everything that follows from them: mounts that move,
 /// mounted file systems that behave differently. `name` is the dataset the command names.
 fn apply(
     admin: &Arc<Admin>,

@@ -1,4 +1,4 @@
-//! Snapshots and what is made of them: taking, going back, clones, promotion, bookmarks, holds.
+//! Operations on snapshots: `zfs snapshot`, `rollback`, `clone`, `promote`, `bookmark`, `hold`, `release`.
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::parse::Allowed;

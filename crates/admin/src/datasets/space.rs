@@ -1,4 +1,4 @@
-//! `zfs space`: what holds the space of a file system or volume, and what pins it.
+//! `zfs space`: how the space of a file system or volume divides over itself, its snapshots and descendants.
 
 use crate::cancel;
 use crate::datasets::{self, Answer};

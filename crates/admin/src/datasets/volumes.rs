@@ -1,4 +1,4 @@
-//! Volumes: how they are made, their sizes, and the space that is kept for them (data format §26).
+//! Volumes: creation, size, and the space reserved for them (data format §26).
 //!
 //! A volume has two objects: 1 has its bytes, 2 is a ZAP with its `size`.
 

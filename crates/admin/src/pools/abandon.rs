@@ -1,4 +1,4 @@
-//! Exports while devices do not answer: a transfer cannot be taken back, but a pool can be let go.
+//! Forced export while devices do not answer: the pool is abandoned, although transfers cannot be cancelled.
 //!
 //! An export runs beside its caller ([`Process::spawn`](crate::Process::spawn)). If it is by force and the devices complete nothing for a
 //! while though transfers are under way, the pool is abandoned: its devices are taken away, so that
@@ -27,7 +27,9 @@ const UNMOUNT: Duration = Duration::from_secs(5);
 
 /// A pool that was abandoned.
 pub struct Abandoned {
+    /// Its name.
     pub name: String,
+    /// Its guid.
     pub guid: u64,
     devices: Vec<Left>,
 }

@@ -1,4 +1,4 @@
-//! The fault agent: what happens by itself when a device fails (behaviour §12).
+//! The fault agent: reactions to failing devices without a command, such as a spare that stands in (behaviour §12).
 //!
 //! The thread that looks after a pool calls [`Agent::look`] every few seconds, and at once when the state of the pool changes.
 //! Each call

@@ -1,4 +1,4 @@
-//! Making pools: what is asked for, what speaks against it, and doing it (command reference §6).
+//! `zpool create` and `labelclear`: the layout asked for, objections to it, and its creation.
 
 use crate::compat::{self, Set};
 use crate::datasets::create::{self, NewFs};
@@ -275,6 +275,7 @@ fn root_props(ask: &PoolCreate, version: u64, features: &[&Feature]) -> Answer<N
 /// New devices as the engine wants them.
 #[derive(Debug, Default)]
 pub(super) struct Wish {
+    /// New top-level vdevs.
     pub tops: Vec<TopSpec>,
     /// Spares and cache devices.
     pub aux: Vec<(AuxKind, DevSpec)>,
@@ -464,8 +465,11 @@ const RESERVED: &str = "is reserved for another pool";
 
 /// What speaks against overwriting one device.
 pub enum Objection {
+    /// Nothing.
     None,
+    /// Refused, unless the user insists (`-f`); the text says why.
     Overridable(String),
+    /// Refused; the text says why.
     Fatal(String),
 }
 

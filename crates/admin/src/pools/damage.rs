@@ -1,4 +1,4 @@
-//! What `zpool status` says of damage, and `zpool clear`.
+//! Damage as `zpool status` shows it, and `zpool clear`.
 
 use crate::errors::answer;
 use crate::events;

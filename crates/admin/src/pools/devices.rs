@@ -1,5 +1,4 @@
-//! Operations on the devices of a pool: `zpool add`, `remove`, `attach`, `replace`, `detach`, `online`, `offline`, `reopen`
-//! (command reference §7).
+//! Operations on the devices of a pool: `zpool add`, `remove`, `attach`, `replace`, `detach`, `online`, `offline`, `reopen`.
 
 use crate::errors::answer;
 use crate::events::{of_vdev, SYSEVENT};

@@ -1,4 +1,4 @@
-//! What pools are and have: properties, features, facts, device trees.
+//! `zpool list`, `get` and `status`: properties, features, state and vdev trees of pools.
 
 use crate::cache::Absent;
 use crate::compat::{self, Set};

@@ -1,4 +1,4 @@
-//! Pools found on devices, and bringing them in (command reference §11).
+//! `zpool import`: finding pools on devices, and importing them.
 
 use crate::compat::Set;
 use crate::errors::answer;

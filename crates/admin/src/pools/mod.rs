@@ -1,4 +1,4 @@
-//! Operations on pools, and the small ones among them.
+//! Operations on pools. Small ones are in this file.
 
 pub mod abandon;
 pub mod activity;
@@ -186,7 +186,7 @@ fn take_out(
         }
         None => return Err(ApiError::no_such_pool(&name)),
     }
-    // Without its devices a pool can only be let go, by force, as the last group left it.
+    // Without its devices a pool can only be let go, by force, as the last txg left it.
     let let_go = way.force && !way.destroy;
     if !let_go {
         not_suspended(entry)?;

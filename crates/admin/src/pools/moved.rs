@@ -1,4 +1,4 @@
-//! Devices of a pool in use that have got another name: an image file that was renamed, a loop device or disk with another number.
+//! Devices of an imported pool whose path changed: an image file that was renamed, a loop device or disk with another number.
 //!
 //! They are looked for by the guid in their labels, in the folder they were in; devices below `/dev` also wherever an import
 //! looks. `zpool online`, `reopen` and `clear` do it, and from time to time the fault agent ([`super::agent`]).

@@ -1,4 +1,4 @@
-//! Scrub and resilver (command reference §12.1).
+//! `zpool scrub` and `resilver`.
 
 use crate::errors::answer;
 use crate::pools::{not_suspended, of_sync, open};

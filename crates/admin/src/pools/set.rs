@@ -1,4 +1,4 @@
-//! Changing pools: properties, features, versions.
+//! `zpool set`: properties and features of pools.
 
 use crate::compat;
 use crate::errors::answer;
@@ -55,6 +55,7 @@ pub fn cache_file(admin: &Admin, value: &str) -> Option<PathBuf> {
     }
 }
 
+/// The value as the DSL stores it.
 pub fn to_stored(v: &props::PropValue) -> PropValue {
     match v {
         props::PropValue::Number(n) => PropValue::Int(*n),

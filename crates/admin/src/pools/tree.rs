@@ -1,4 +1,4 @@
-//! The device tree as the commands show it: states, counters, space.
+//! The vdev tree as the commands show it: states, counters, space.
 
 use api::{VdevAux, VdevClass, VdevHistograms, VdevKind, VdevState, VdevStats};
 use base::Txg;
@@ -14,6 +14,7 @@ const LABELS: u64 = (4 << 20) + (512 << 10);
 /// Ranges of txgs that are told of a device that lacks data.
 const MISSING_SHOWN: usize = 8;
 
+/// The state in the words of the API.
 pub fn state(s: State) -> VdevState {
     match s {
         State::Closed => VdevState::Closed,
@@ -26,6 +27,7 @@ pub fn state(s: State) -> VdevState {
     }
 }
 
+/// The reason in the words of the API.
 pub fn aux(a: Aux) -> VdevAux {
     match a {
         Aux::None => VdevAux::None,
@@ -72,6 +74,7 @@ fn kind(v: &Vdev) -> VdevKind {
     }
 }
 
+/// The class in the words of the API.
 pub fn class(c: space::Class) -> VdevClass {
     match c {
         space::Class::Normal => VdevClass::Normal,
@@ -258,7 +261,9 @@ pub fn imported_state(tree: &VdevTree) -> (State, Aux) {
 
 /// Looks at a tree: of an imported pool, or of one that could be imported.
 pub struct Look<'a> {
+    /// The tree.
     pub tree: &'a VdevTree,
+    /// Space of the vdevs, if the pool is imported.
     pub space: Option<&'a space::Stats>,
     /// Leaves that could not be opened are shown by guid, as after an import.
     pub imported: bool,

@@ -1,4 +1,4 @@
-//! Corrective receive (`-c`): the stream of a snapshot that is there heals its damaged blocks.
+//! Corrective receive (`zfs receive -c`): the stream of an existing snapshot repairs its damaged blocks.
 
 use super::target::{check_features, exists, target_name, Extra};
 use super::{sent_name, words, Run};

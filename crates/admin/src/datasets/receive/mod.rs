@@ -1,6 +1,6 @@
 //! `zfs receive`: streams into datasets (behaviour §19, data format §31).
 //!
-//! * `heal`: what is done with a stream instead, if it shall heal a snapshot that is there (`-c`).
+//! * `heal`: repairs an existing snapshot from a stream, instead of receiving it (`-c`).
 //! * `one`: one stream of one snapshot; `target`: where it goes; `sealed`: what a raw one says of keys.
 //! * `package`: the streams that `zfs send -R`, `-I` and `-p` put together, and what their list asks for.
 //! * `words`: what the command says when something is refused.

@@ -1,4 +1,4 @@
-//! One stream of one snapshot: finding its place, filling it, and the end.
+//! Receiving the stream of one snapshot: finding the target, applying the records, making the snapshot.
 
 use super::heal;
 use super::sealed::Sealed;

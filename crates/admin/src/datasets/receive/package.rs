@@ -1,4 +1,4 @@
-//! Packages: the streams of a tree, and the list that says what else there is to do (data format §30.5).
+//! Receiving a package: the streams of a tree, and the list of what else to do (data format §30.5).
 
 use super::one;
 use super::target::Extra;

@@ -1,4 +1,4 @@
-//! What a raw stream says of the encryption of its dataset (data format §30.7).
+//! The encryption parameters that a raw stream carries for its dataset (data format §30.7).
 
 use crate::registry::PoolEntry;
 use base::{Error, Kind, Result};

@@ -1,4 +1,4 @@
-//! Where a stream goes: its name, its base, what is there, and whether it may.
+//! The target of a stream: its name, its base, what exists there, and whether the stream may be received.
 
 use super::{sent_name, words, Run};
 use crate::datasets::rights::{self, Action};
@@ -15,11 +15,12 @@ use dmu::Objset;
 use dsl::Dataset;
 use std::sync::Arc;
 
-/// What the list of a package says of the stream.
+/// The entries of a package's list that concern one stream.
 #[derive(Default)]
 pub struct Extra {
-    /// Properties of the file system and of the snapshot.
+    /// Properties of the file system.
     pub props: Option<NvList>,
+    /// Properties of the snapshot.
     pub snap_props: Option<NvList>,
     /// Tags of its holds.
     pub holds: Vec<String>,

@@ -1,10 +1,12 @@
-//! The words of refusals and failures, as OpenZFS says them.
+//! Messages of refused and failed receives, in OpenZFS's words.
 
 use api::ApiError;
 use base::{Cause, Error, Kind};
 use disk::stream::{feature, Begin};
 
+/// Beginning of the refusals of a full stream.
 pub const NEW: &str = "cannot receive new filesystem stream";
+/// Beginning of the refusals of an increment.
 pub const INCREMENTAL: &str = "cannot receive incremental stream";
 
 /// `cannot receive: WHY`

@@ -1,4 +1,4 @@
-//! How long streams will be.
+//! Estimates of the length of streams.
 
 use super::plan::Step;
 use crate::registry::PoolEntry;

@@ -1,4 +1,4 @@
-//! Which streams a `zfs send` consists of, in which order, each with its base.
+//! The plan of a `zfs send`: its streams, in order, each with its base.
 
 use super::package;
 use super::words::{failure, refusal};
@@ -16,7 +16,9 @@ use stream::Package;
 
 /// One stream.
 pub struct Step {
+    /// The snapshot.
     pub ds: Arc<Dataset>,
+    /// How it is sent.
     pub spec: SendSpec,
     /// Base, as the command prints it.
     pub from: Option<String>,
@@ -29,6 +31,7 @@ pub struct Step {
 }
 
 impl Step {
+    /// A stream of `ds` from `from`.
     pub fn new(
         ds: Arc<Dataset>,
         spec: SendSpec,
@@ -49,12 +52,15 @@ impl Step {
 
 /// All streams of a command.
 pub struct Plan {
+    /// The pool.
     pub entry: Arc<PoolEntry>,
     /// Header of a package, and the name in it.
     pub package: Option<(Package, String)>,
     /// Holds are in it.
     pub holds: bool,
+    /// The streams, in the order in which they are sent.
     pub steps: Vec<Step>,
+    /// Sentences about what is left out.
     pub warnings: Vec<String>,
     /// A warning is a failure.
     pub failed: bool,
@@ -63,6 +69,7 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A plan without streams.
     pub fn new(entry: &Arc<PoolEntry>) -> Plan {
         Plan {
             entry: entry.clone(),

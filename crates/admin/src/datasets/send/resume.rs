@@ -1,4 +1,4 @@
-//! Streams that go on where a receive was interrupted, and what such a receive kept.
+//! Resumed streams (`zfs send -t`), and streams of a partly received state (`zfs send -S`).
 
 use super::plan::{Plan, Step};
 use crate::datasets::{self, Answer};
@@ -184,12 +184,19 @@ pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken) -> Answer<Plan> {
 
 /// Entries of a dataset that is being received into (data format §7.2).
 mod key {
+    /// `u64`: guid of the base.
     pub const FROM_GUID: &str = "com.delphix:resume_fromguid";
+    /// String: name of the snapshot.
     pub const TO_NAME: &str = "com.delphix:resume_toname";
+    /// `u64`: guid of the snapshot.
     pub const TO_GUID: &str = "com.delphix:resume_toguid";
+    /// Present: the stream has blocks above 128 KiB.
     pub const LARGE_BLOCKS: &str = "com.delphix:resume_largeblockok";
+    /// Present: the stream has embedded blocks.
     pub const EMBEDDED: &str = "com.delphix:resume_embedok";
+    /// Present: the stream has compressed blocks.
     pub const COMPRESSED: &str = "com.delphix:resume_compressok";
+    /// Present: the stream is raw.
     pub const RAW: &str = "com.datto:resume_rawok";
 }
 

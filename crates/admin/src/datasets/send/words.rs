@@ -1,4 +1,4 @@
-//! How refusals to send are put.
+//! Messages of refused sends.
 
 use crate::datasets;
 use api::ApiError;

@@ -1,4 +1,4 @@
-//! The commands' side: connect (starting the daemon if need be), ask, wait.
+//! The client side of the socket: connects (starting the daemon if need be), sends a call, waits for the answer.
 
 use crate::wire::{self, Framed};
 use crate::{path, server};

@@ -1,7 +1,7 @@
-//! The socket between the commands (`zpool`, `zfs`) and the daemon (`zfs-fuse`). What travels is in the crate
-//! `api`.
+//! The socket between the commands (`zpool`, `zfs`) and the daemon (`zfs-fuse`). Crate `api` has the requests and
+//! replies.
 //!
-//! On the wire it is Varlink's framing and message shape over a Unix stream socket: JSON objects,
+//! The protocol has Varlink's framing and message shape over a Unix stream socket: JSON objects,
 //! each ended by a NUL byte; a call is `{"method": "org.zfsfuse.control1.PoolStatus",
 //! "parameters": {…}}`, an answer `{"parameters": {…}}`, an error `{"error": "…", "parameters":
 //! {…}}`. A call with `"more": true` may be answered by several messages, all but the last marked
@@ -9,9 +9,9 @@
 //! be added to requests and replies (unknown ones are ignored, missing ones take their default);
 //! anything else needs a new number.
 //!
-//! File descriptors may travel with a call (`SCM_RIGHTS`), which sending and receiving streams
-//! will need.
+//! File descriptors may travel with a call (`SCM_RIGHTS`): those that streams are written to and read from.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod client;
 pub mod path;

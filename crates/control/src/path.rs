@@ -1,4 +1,4 @@
-//! Where the control socket is, and who may own what leads to it.
+//! Paths of the control socket, and checks of who owns the folders that lead to it.
 
 use api::ApiError;
 use base::Kind;

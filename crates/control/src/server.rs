@@ -1,4 +1,4 @@
-//! The daemon's side: one thread per connection, calls answered in order.
+//! The server side of the socket: one thread per connection answers calls in order.
 
 use crate::wire::{self, Framed};
 use api::{ApiError, Peer, Reply, Request};
@@ -47,6 +47,8 @@ pub trait Sink {
 
 /// Answers calls; called from many threads.
 pub trait Handler: Send + Sync {
+    /// Answers a call of `peer`. Parts of a longer answer go to `out` before the last one is
+    /// returned.
     fn handle(&self, peer: Peer, request: Request, out: &mut dyn Sink) -> Result<Reply, ApiError>;
 
     /// Called after an answer has been written, or could not be: what would end the process must

@@ -1,4 +1,4 @@
-//! Frames: JSON objects ended by NUL bytes, with file descriptors on the side.
+//! Framing: JSON objects ended by NUL bytes, with file descriptors as ancillary data.
 
 use crate::INTERFACE;
 use api::{ApiError, Reply, Request};
@@ -63,6 +63,7 @@ struct ReplyMessage {
 /// A call, decoded.
 #[derive(Debug)]
 pub struct Call {
+    /// What is asked.
     pub request: Request,
     /// The caller takes several messages as the answer.
     pub more: bool,
@@ -72,6 +73,7 @@ fn invalid(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
+/// The frame of a call, without its NUL.
 pub fn encode_call(request: &Request, more: bool) -> io::Result<Vec<u8>> {
     let mut json = serde_json::to_value(request).map_err(invalid)?;
     let method = json["method"].as_str().unwrap_or_default();
@@ -124,6 +126,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
+/// The frame of an answer, without its NUL; `continues`: further ones follow.
 pub fn encode_reply(reply: &Reply, continues: bool) -> io::Result<Vec<u8>> {
     serde_json::to_vec(&ReplyMessage {
         error: None,
@@ -133,6 +136,7 @@ pub fn encode_reply(reply: &Reply, continues: bool) -> io::Result<Vec<u8>> {
     .map_err(invalid)
 }
 
+/// The frame of an error, without its NUL.
 pub fn encode_error(error: &ApiError) -> io::Result<Vec<u8>> {
     serde_json::to_vec(&ReplyMessage {
         error: Some(format!("{INTERFACE}.Failed")),
@@ -233,6 +237,7 @@ impl Framed {
         });
     }
 
+    /// The socket.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }

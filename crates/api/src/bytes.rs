@@ -1,4 +1,4 @@
-//! Bytes that are mostly text: names and paths of files, which need not be UTF-8.
+//! Names and paths of files, which need not be UTF-8, in JSON.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! What a request is about, as far as that tells which daemon can answer it.
+//! The pools and datasets that a request names, by which a command chooses the daemon to ask.
 
 use crate::{DatasetGet, PoolGet, Request, Send};
 

@@ -1,8 +1,9 @@
-//! The vocabulary between the commands (`zpool`, `zfs`) and administration: requests, replies, errors.
+//! The types of requests, replies and errors between the commands (`zpool`, `zfs`) and administration.
 //!
-//! No policy and no rendering here: values travel raw, the commands print them. How they travel is told in
-//! the crate `control`.
+//! This crate has no policy and no rendering: replies carry raw values, the commands format them. Crate `control`
+//! describes how they are transmitted.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod bytes;
 mod concerns;
@@ -18,10 +19,13 @@ pub use reply::*;
 pub use request::*;
 pub use secret::Secret;
 
-/// Who asks, as the kernel says.
+/// The process at the other end of a socket, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
+    /// User id.
     pub uid: u32,
+    /// Group id.
     pub gid: u32,
+    /// Process id.
     pub pid: i32,
 }

@@ -4,12 +4,17 @@
 //! (`export` and `destroy` record it before they act). It is empty for all but one of several requests that one command
 //! line makes.
 
+mod datasets;
+
+pub use datasets::*;
+
 use crate::Secret;
 use serde::{Deserialize, Serialize};
 
 /// Property assignments in the order given, not validated: `("atime", "off")`.
 pub type Props = Vec<(String, String)>;
 
+/// A request of a command to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "method", content = "parameters")]
 pub enum Request {
@@ -24,20 +29,26 @@ pub enum Request {
     PoolCreate(PoolCreate),
     /// Answered by `Done`. Unmounts (by force with `force`), marks the labels destroyed.
     PoolDestroy {
+        /// Name of the pool.
         pool: String,
+        /// Unmount by force.
         #[serde(default)]
         force: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`, or by `DoneBut` if it was let go while its devices did not answer.
     PoolExport {
+        /// Name of the pool.
         pool: String,
+        /// Unmount by force; leave devices that do not answer.
         #[serde(default)]
         force: bool,
         /// Labels and cache file go on to say that the pool is in use here (`-F`).
         #[serde(default)]
         keep_active: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -45,8 +56,11 @@ pub enum Request {
     PoolGet(PoolGet),
     /// Answered by `Done`.
     PoolSet {
+        /// Name of the pool.
         pool: String,
+        /// Properties and their new values.
         props: Props,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -56,6 +70,7 @@ pub enum Request {
     PoolImport(PoolImport),
     /// Answered by `History`, in chunks.
     PoolHistory {
+        /// Name of the pool.
         pool: String,
         /// Internal records too.
         #[serde(default)]
@@ -63,10 +78,12 @@ pub enum Request {
     },
     /// Answered by `Upgraded`. Enables features, or raises the legacy version.
     PoolUpgrade {
+        /// Name of the pool.
         pool: String,
         /// Legacy version to go to; none: feature flags with all supported features.
         #[serde(default)]
         version: Option<u64>,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -74,12 +91,15 @@ pub enum Request {
     SupportedFeatures {},
     /// Answered by `Done`. `path` is absolute.
     LabelClear {
+        /// The device or file.
         path: String,
+        /// Although the label is that of a pool in use.
         #[serde(default)]
         force: bool,
     },
     /// Answered by `Done` when a transaction group has reached the disks.
     PoolSync {
+        /// Name of the pool.
         pool: String,
         /// A new uberblock is written even if nothing changed (`-f`).
         #[serde(default)]
@@ -91,24 +111,32 @@ pub enum Request {
     PoolAdd(PoolAdd),
     /// Answered by `Done`. A spare, a cache device or a log leaves a pool.
     DeviceRemove {
+        /// Name of the pool.
         pool: String,
+        /// Path, name or guid of the device.
         device: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`, or by `DoneBut` with a warning if the device is not healthy.
     DeviceOnline {
+        /// Name of the pool.
         pool: String,
+        /// Path, name or guid of the device.
         device: String,
         /// Use all of its size (`-e`).
         #[serde(default)]
         expand: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`.
     DeviceOffline {
+        /// Name of the pool.
         pool: String,
+        /// Path, name or guid of the device.
         device: String,
         /// Until the next import only (`-t`).
         #[serde(default)]
@@ -116,6 +144,7 @@ pub enum Request {
         /// As a fault (`-f`).
         #[serde(default)]
         fault: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -123,14 +152,19 @@ pub enum Request {
     DeviceAttach(DeviceAttach),
     /// Answered by `Done`.
     DeviceDetach {
+        /// Name of the pool.
         pool: String,
+        /// Path, name or guid of the device.
         device: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`. Opens all devices of a pool again.
     PoolReopen {
+        /// Name of the pool.
         pool: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -138,21 +172,28 @@ pub enum Request {
     PoolScrub(PoolScrub),
     /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
     PoolResilver {
+        /// Name of the pool.
         pool: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Events`: those behind number `after`, of one pool or all.
     Events {
+        /// Name of the pool; none: all pools.
         #[serde(default)]
         pool: Option<String>,
+        /// Number of an event; 0: from the oldest on.
         #[serde(default)]
         after: u64,
     },
     /// Answered by `DoneBut`: forgets all events, and says how many.
     EventsClear {},
     /// Answered by `Activity`: what `zpool wait` waits for.
-    PoolActivity { pool: String },
+    PoolActivity {
+        /// Name of the pool.
+        pool: String,
+    },
 
     /// Answered by `Datasets`, in chunks.
     DatasetGet(DatasetGet),
@@ -162,17 +203,22 @@ pub enum Request {
     DatasetDestroy(DatasetDestroy),
     /// Answered by `Done`. All properties of one dataset are set together or not at all.
     DatasetSet {
+        /// Full name.
         dataset: String,
+        /// Properties and their new values.
         props: Props,
         /// Do not mount, unmount or share on account of the change (`-u`).
         #[serde(default)]
         no_remount: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`.
     DatasetInherit {
+        /// Full name.
         dataset: String,
+        /// Name of the property.
         property: String,
         /// Descendants too.
         #[serde(default)]
@@ -180,12 +226,15 @@ pub enum Request {
         /// Back to the received value (`-S`).
         #[serde(default)]
         received: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`.
     DatasetRename {
+        /// Full name, also of a snapshot or bookmark.
         from: String,
+        /// New full name.
         to: String,
         /// Make missing parents of the new name.
         #[serde(default)]
@@ -199,6 +248,7 @@ pub enum Request {
         /// The snapshots of that name of all descendants too (`-r`).
         #[serde(default)]
         recursive: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -210,7 +260,9 @@ pub enum Request {
     DatasetClone(DatasetClone),
     /// Answered by `Done`.
     DatasetPromote {
+        /// Full name of the clone.
         dataset: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -220,6 +272,7 @@ pub enum Request {
         source: String,
         /// `pool/a#name`
         name: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -227,7 +280,9 @@ pub enum Request {
     Receive(Receive),
     /// Answered by `Done`: what a broken receive kept is thrown away.
     ReceiveAbort {
+        /// Full name of the target.
         dataset: String,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -252,24 +307,33 @@ pub enum Request {
     /// Answered by `Done`. Loads the key of an encryption root: what the user gave (the passphrase, the
     /// hexadecimal digits, the raw bytes).
     KeyLoad {
+        /// Full name of the encryption root.
         dataset: String,
+        /// What the user gave.
         key: Secret,
         /// Only see whether it is the right one.
         #[serde(default)]
         check_only: bool,
     },
     /// Answered by `Done`. Forgets the key of an encryption root nothing of which is in use.
-    KeyUnload { dataset: String },
+    KeyUnload {
+        /// Full name of the encryption root.
+        dataset: String,
+    },
     /// Answered by `Done`. The dataset gets a key of its own, or (`inherit`) that of its parent.
     KeyChange {
+        /// Full name.
         dataset: String,
+        /// Take the key of the parent.
         #[serde(default)]
         inherit: bool,
+        /// What the user gave.
         #[serde(default)]
         key: Secret,
         /// `keyformat`, `keylocation`, `pbkdf2iters`.
         #[serde(default)]
         props: Props,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
@@ -277,6 +341,7 @@ pub enum Request {
     MountList {},
     /// Answered by `Done`.
     Mount {
+        /// Full name.
         dataset: String,
         /// Temporary mount options, split at commas.
         #[serde(default)]
@@ -284,6 +349,7 @@ pub enum Request {
         /// Mount over a directory that is not empty.
         #[serde(default)]
         overlay: bool,
+        /// Although the dataset is redacted.
         #[serde(default)]
         force: bool,
         /// Where, absolute; none: where its properties say. Snapshots need one.
@@ -293,77 +359,109 @@ pub enum Request {
     /// Answered by `Batch`, with `Progress` on the way. Mounts everything eligible, or `root` and
     /// what is below it.
     MountAll {
+        /// Name of a file system; none: all.
         #[serde(default)]
         root: Option<String>,
+        /// Temporary mount options.
         #[serde(default)]
         options: Vec<String>,
+        /// Mount over directories that are not empty.
         #[serde(default)]
         overlay: bool,
+        /// Although datasets are redacted.
         #[serde(default)]
         force: bool,
     },
     /// Answered by `Done`, or by `DoneBut` if written data of open files were lost by force. `target`
     /// is a dataset or the path of a mount point.
     Unmount {
+        /// See above.
         target: String,
+        /// Although files are open.
         #[serde(default)]
         force: bool,
     },
     /// Answered by `Done` when all bytes of a volume, or of a snapshot of one, are in the file
     /// descriptor that came with the call. Holes are left out where it is a regular file.
     VolumeRead {
+        /// Full name of a volume, or of a snapshot of one.
         volume: String,
         /// Only this part, bytes.
         #[serde(default)]
         offset: u64,
+        /// Bytes; none: to the end.
         #[serde(default)]
         length: Option<u64>,
     },
     /// Answered by `Holds`.
     Holds {
+        /// Full names.
         snapshots: Vec<String>,
         /// The snapshots of that name of everything below too.
         #[serde(default)]
         recursive: bool,
     },
     /// Answered by `Permissions`: what is delegated at a dataset and above it.
-    Permissions { dataset: String },
+    Permissions {
+        /// Full name.
+        dataset: String,
+    },
     /// Answered by `Done`: all were given, or none.
     PermissionsGive {
+        /// Full name.
         dataset: String,
+        /// What is given, and to whom.
         list: Vec<Delegation>,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Done`: all were taken back, or none. What is not there is left out.
     PermissionsTake {
+        /// Full name.
         dataset: String,
+        /// What is taken back, and from whom.
         list: Vec<Delegation>,
         /// From all descendants too (`-r`).
         #[serde(default)]
         recursive: bool,
+        /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,
     },
     /// Answered by `Held`: what holds the space of a file system or volume, and of those below.
     SpaceHeld {
+        /// Full name.
         dataset: String,
+        /// All descendants, too.
         #[serde(default)]
         recursive: bool,
     },
     /// Answered by `Activity`: what `zfs wait` waits for.
-    DatasetActivity { dataset: String },
+    DatasetActivity {
+        /// Full name.
+        dataset: String,
+    },
     /// Answered by `Space`: what users, groups or projects occupy and may.
-    SpaceOf { dataset: String, who: Vec<Whose> },
+    SpaceOf {
+        /// Full name.
+        dataset: String,
+        /// Which kinds of ids.
+        who: Vec<Whose>,
+    },
     /// Answered by `Batch`. All mounts with a ZFS mount point, children first.
     UnmountAll {
+        /// Although files are open.
         #[serde(default)]
         force: bool,
     },
 
     /// Answered by `Done`. Devices have these faults from now on, and no others. Only daemons built
     /// for tests can do this.
-    SetFaults { faults: Vec<Fault> },
+    SetFaults {
+        /// All faults from now on.
+        faults: Vec<Fault>,
+    },
 }
 
 /// A fault that a device is made to have.
@@ -371,7 +469,9 @@ pub enum Request {
 pub struct Fault {
     /// Path of the device as the pool has it.
     pub device: String,
+    /// Which transfers.
     pub on: Transfer,
+    /// What happens to them.
     pub does: Trouble,
     /// Only one of so many transfers, counted by the fault; 0 and 1: all.
     #[serde(default)]
@@ -382,8 +482,11 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transfer {
+    /// Reads.
     Read,
+    /// Writes.
     Write,
+    /// Flushes.
     Flush,
 }
 
@@ -404,7 +507,9 @@ pub enum Trouble {
 /// `zpool create`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolCreate {
+    /// Name of the pool.
     pub name: String,
+    /// The layout: top-level vdevs of all classes, spares and cache devices.
     pub vdevs: Vec<VdevSpec>,
     /// Pool properties (`-o`), features included: `("feature@lz4_compress", "enabled")`.
     #[serde(default)]
@@ -415,6 +520,7 @@ pub struct PoolCreate {
     /// Key of the root file system, in the format that `fs_props` name.
     #[serde(default)]
     pub key: Option<Secret>,
+    /// Directory that is put before all mount points (`-R`).
     #[serde(default)]
     pub altroot: Option<String>,
     /// Name in memory, for this import only (`-t`).
@@ -429,6 +535,7 @@ pub struct PoolCreate {
     /// Check everything, change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// Command line, for the history of the pool.
     #[serde(default)]
     pub command: String,
 }
@@ -436,12 +543,15 @@ pub struct PoolCreate {
 /// One vdev of a layout to be made: a device, or a group with children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VdevSpec {
+    /// What it is.
     pub kind: VdevKind,
+    /// Allocation class or role.
     #[serde(default)]
     pub class: VdevClass,
     /// Absolute path; devices only.
     #[serde(default)]
     pub path: Option<String>,
+    /// The vdevs below.
     #[serde(default)]
     pub children: Vec<VdevSpec>,
 }
@@ -450,29 +560,48 @@ pub struct VdevSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdevKind {
+    /// The root of the tree.
     Root,
+    /// A block device.
     Disk,
+    /// An image file.
     File,
+    /// A mirror.
     Mirror,
+    /// RAID-Z.
     Raidz {
+        /// Columns of parity, 1 to 3.
         parity: u8,
     },
+    /// Distributed RAID.
     Draid {
+        /// Columns of parity, 1 to 3.
         parity: u8,
+        /// Data columns of a group.
         data: u8,
+        /// Number of devices.
         children: u8,
+        /// Number of distributed spares.
         spares: u8,
     },
+    /// A device and the one that replaces it.
     Replacing,
+    /// A device and the spare that stands in for it.
     Spare,
     /// Distributed spare: `draid2-0-0`.
     Dspare {
+        /// Columns of parity of its dRAID.
         parity: u8,
+        /// Id of its dRAID.
         vdev: u32,
+        /// Its number there, from 0.
         spare: u32,
     },
+    /// A removed vdev.
     Indirect,
+    /// The slot of a removed log device.
     Hole,
+    /// A vdev no label was found for.
     Missing,
 }
 
@@ -480,12 +609,18 @@ pub enum VdevKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdevClass {
+    /// For everything.
     #[default]
     Normal,
+    /// For intent logs.
     Log,
+    /// For metadata and small blocks.
     Special,
+    /// For dedup tables.
     Dedup,
+    /// A cache device.
     Cache,
+    /// A hot spare.
     Spare,
 }
 
@@ -508,6 +643,7 @@ pub struct PoolGet {
     /// Empty: all pools. Ordered by name in the answer unless named.
     #[serde(default)]
     pub pools: Vec<String>,
+    /// The properties to return.
     #[serde(default)]
     pub props: Select,
     /// Fill `Pool::tree` and the state facts.
@@ -541,7 +677,9 @@ pub struct ImportScan {
 /// `zpool add`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolAdd {
+    /// Name of the pool.
     pub pool: String,
+    /// The new vdevs.
     pub vdevs: Vec<VdevSpec>,
     /// log2 of the sector size; none: the pool's property, or what the devices say.
     #[serde(default)]
@@ -555,6 +693,7 @@ pub struct PoolAdd {
     /// Check everything, change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// Command line, for the history of the pool.
     #[serde(default)]
     pub command: String,
 }
@@ -562,7 +701,9 @@ pub struct PoolAdd {
 /// `zpool attach` and `zpool replace`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceAttach {
+    /// Name of the pool.
     pub pool: String,
+    /// Path, name or guid of the device in the pool.
     pub device: String,
     /// Absolute path of the new device, or the name of a distributed spare; none, to replace: another one at the same path.
     #[serde(default)]
@@ -573,10 +714,13 @@ pub struct DeviceAttach {
     /// It is filled in order of place, without a look at checksums.
     #[serde(default)]
     pub sequential: bool,
+    /// log2 of the sector size of a new mirror; none: what the devices say.
     #[serde(default)]
     pub ashift: Option<u32>,
+    /// Although the new device seems to be in use, where that can be overridden.
     #[serde(default)]
     pub force: bool,
+    /// Command line, for the history of the pool.
     #[serde(default)]
     pub command: String,
 }
@@ -588,7 +732,9 @@ pub enum ScrubAction {
     /// Begin one, or have a paused one go on.
     #[default]
     Start,
+    /// Pause it.
     Pause,
+    /// Stop it.
     Stop,
     /// Only the blocks on record as damaged: begin, or go on.
     Errors,
@@ -598,23 +744,29 @@ pub enum ScrubAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolScrub {
+    /// Name of the pool.
     pub pool: String,
+    /// What to do.
     pub action: ScrubAction,
     /// Only blocks born behind the last txg that was scrubbed (`-C`).
     pub since_last: bool,
     /// Only blocks that were written between these moments, in seconds since 1970 (`-S`, `-E`).
     pub start: Option<u64>,
+    /// See `start`.
     pub end: Option<u64>,
+    /// Command line, for the history of the pool.
     pub command: String,
 }
 
 /// `zpool clear`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolClear {
+    /// Name of the pool.
     pub pool: String,
     /// Only the errors of this device, and those below it; none: all, and the list of damaged files.
     #[serde(default)]
     pub device: Option<String>,
+    /// Command line, for the history of the pool.
     #[serde(default)]
     pub command: String,
 }
@@ -622,9 +774,11 @@ pub struct PoolClear {
 /// `zpool import POOL`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolImport {
+    /// Where to look for devices.
     pub search: ImportScan,
     /// Name, or guid in decimal.
     pub pool: String,
+    /// Name it gets.
     #[serde(default)]
     pub new_name: Option<String>,
     /// `new_name` is for this import only (`-t`).
@@ -636,6 +790,7 @@ pub struct PoolImport {
     /// Mount options for every dataset (`-o ro,noatime`).
     #[serde(default)]
     pub mount_options: Vec<String>,
+    /// Directory that is put before all mount points (`-R`).
     #[serde(default)]
     pub altroot: Option<String>,
     /// Although another system may use it (`-f`).
@@ -662,310 +817,7 @@ pub struct PoolImport {
     /// Do not mount anything (`-N`).
     #[serde(default)]
     pub no_mount: bool,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// Who occupies space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Whose {
-    User,
-    Group,
-    Project,
-}
-
-/// Permissions to be given, or to be taken back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delegation {
-    pub to: Delegate,
-    /// At the dataset itself (`-l`). Creators and sets have no such difference.
-    #[serde(default)]
-    pub local: bool,
-    /// At its descendants (`-d`).
-    #[serde(default)]
-    pub descendent: bool,
-    /// Permissions, and sets with their `@`. None, to be taken back: all that are there.
-    #[serde(default)]
-    pub permissions: Vec<String>,
-}
-
-/// Whom permissions are given.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Delegate {
-    User(u64),
-    Group(u64),
-    Everyone,
-    /// Whoever makes a dataset below (`-c`).
-    Creator,
-    /// The set of this name, with its `@` (`-s`).
-    Set(String),
-}
-
-/// Kinds of datasets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DatasetKind {
-    Filesystem,
-    Volume,
-    Snapshot,
-    Bookmark,
-}
-
-/// Datasets with properties.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetGet {
-    /// Starting points; empty: the root of every pool.
-    #[serde(default)]
-    pub roots: Vec<String>,
-    /// How far below each starting point; 0: only itself; none: all the way. Snapshots and
-    /// bookmarks are one below their file system.
-    #[serde(default)]
-    pub depth: Option<u32>,
-    /// Kinds wanted; a starting point of another kind is walked but not returned.
-    pub kinds: Vec<DatasetKind>,
-    /// Snapshots too in pools whose `listsnapshots` is on.
-    #[serde(default)]
-    pub listsnapshots: bool,
-    pub props: Select,
-}
-
-/// `zfs create`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetCreate {
-    pub name: String,
-    #[serde(default)]
-    pub props: Props,
-    /// Make missing parents; existing is fine (`-p`).
-    #[serde(default)]
-    pub parents: bool,
-    /// Leave it unmounted (`-u`).
-    #[serde(default)]
-    pub no_mount: bool,
-    /// Key of a new encryption root, in the format that `props` name.
-    #[serde(default)]
-    pub key: Option<Secret>,
-    /// A volume of this size, as a user writes sizes (`-V`).
-    #[serde(default)]
-    pub volume_size: Option<String>,
-    /// No reservation for the volume (`-s`).
-    #[serde(default)]
-    pub sparse: bool,
-    /// Check everything, change nothing.
-    #[serde(default)]
-    pub dry_run: bool,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// `zfs snapshot`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotCreate {
-    /// `pool/a@name`, of one pool or several.
-    pub names: Vec<String>,
-    /// Of all descendants too (`-r`).
-    #[serde(default)]
-    pub recursive: bool,
-    /// User properties of the snapshots (`-o`).
-    #[serde(default)]
-    pub props: Props,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// `zfs rollback`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rollback {
-    pub snapshot: String,
-    /// Destroy younger snapshots and bookmarks (`-r`).
-    #[serde(default)]
-    pub recursive: bool,
-    /// Destroy their clones as well (`-R`).
-    #[serde(default)]
-    pub dependents: bool,
-    /// Unmount clones by force (`-f`).
-    #[serde(default)]
-    pub force: bool,
-    /// Although the user property protects it (`--protected`).
-    #[serde(default)]
-    pub protected: bool,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// `zfs clone`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetClone {
-    pub snapshot: String,
-    pub name: String,
-    #[serde(default)]
-    pub props: Props,
-    /// Make missing parents; existing is fine (`-p`).
-    #[serde(default)]
-    pub parents: bool,
-    /// Leave it unmounted (`-u`).
-    #[serde(default)]
-    pub no_mount: bool,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// How the name of what is received follows from the name that was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NameBy {
-    /// It is the target.
-    #[default]
-    Target,
-    /// The target, and all but the first element (`-d`).
-    AllButFirst,
-    /// The target, and the last element (`-e`).
-    Last,
-}
-
-/// `zfs receive`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Receive {
-    /// File system, volume or snapshot.
-    pub target: String,
-    #[serde(default)]
-    pub name_by: NameBy,
-    /// Give up what the target has beyond the base (`-F`).
-    #[serde(default)]
-    pub force: bool,
-    /// Keep what came of a stream that breaks off (`-s`).
-    #[serde(default)]
-    pub resumable: bool,
-    /// Do not mount (`-u`).
-    #[serde(default)]
-    pub no_mount: bool,
-    /// Unmount by force (`-M`).
-    #[serde(default)]
-    pub force_unmount: bool,
-    /// No holds (`-h`).
-    #[serde(default)]
-    pub no_holds: bool,
-    /// Tell what is received (`-v`).
-    #[serde(default)]
-    pub verbose: bool,
-    /// Tell, change nothing (`-n`).
-    #[serde(default)]
-    pub dry_run: bool,
-    /// Heal damaged blocks of a snapshot (`-c`).
-    #[serde(default)]
-    pub corrective: bool,
-    /// Snapshot to clone (`-o origin=`).
-    #[serde(default)]
-    pub origin: Option<String>,
-    /// Properties to be set (`-o`).
-    #[serde(default)]
-    pub props: Props,
-    /// Properties to be inherited, whatever the stream says (`-x`).
-    #[serde(default)]
-    pub exclude: Vec<String>,
-    /// Key of a new encryption root.
-    #[serde(default)]
-    pub key: Option<Secret>,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// `zfs send`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Send {
-    /// Snapshot, or file system or volume that is not in use; with `saved` the dataset of a broken receive. Empty with
-    /// `token`.
-    pub target: String,
-    /// Snapshot or bookmark the stream is based on, its full name.
-    pub from: Option<String>,
-    /// With all snapshots between (`-I`).
-    pub intermediate: bool,
-    /// All descendants, with their properties and snapshots (`-R`).
-    pub replicate: bool,
-    /// Leave out descendants without the snapshot (`-s`).
-    pub skip_missing: bool,
-    /// Leave out these datasets, and what is below them (`-X`).
-    pub exclude: Vec<String>,
-    /// With properties (`-p`).
-    pub props: bool,
-    /// Received values of properties instead of those in effect (`-b`).
-    pub backup: bool,
-    /// With holds (`-h`).
-    pub holds: bool,
-    /// Blocks of more than 128 KiB in one piece (`-L`).
-    pub large_blocks: bool,
-    /// Embedded blocks as they are (`-e`).
-    pub embedded: bool,
-    /// Compressed blocks as they are (`-c`).
-    pub compressed: bool,
-    /// Encrypted blocks as they are (`-w`).
-    pub raw: bool,
-    /// What a broken receive kept (`-S`).
-    pub saved: bool,
-    /// Where a broken receive wants the stream to go on (`-t`).
-    pub token: Option<String>,
-    /// Leave out what this redaction bookmark lists (`--redact`): full or short name.
-    pub redact: Option<String>,
-    /// Only say what would be sent.
-    pub dry_run: bool,
-    /// Estimate sizes.
-    pub sizes: bool,
-    /// Tell how far it is.
-    pub progress: bool,
-}
-
-/// `zfs redact`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redact {
-    /// Snapshot of which something is to be left out.
-    pub snapshot: String,
-    /// Name of the bookmark, behind the `#`.
-    pub bookmark: String,
-    /// Redaction snapshots, full names.
-    pub snaps: Vec<String>,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// `zfs hold` and `zfs release`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
-    pub tag: String,
-    pub snapshots: Vec<String>,
-    /// The snapshots of those names of all descendants too (`-r`).
-    #[serde(default)]
-    pub recursive: bool,
-    #[serde(default)]
-    pub command: String,
-}
-
-/// `zfs destroy`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatasetDestroy {
-    /// Dataset, snapshot (with ranges: `fs@a%b,c`) or bookmark.
-    pub name: String,
-    /// Children and snapshots too (`-r`).
-    #[serde(default)]
-    pub recursive: bool,
-    /// Clones outside too (`-R`).
-    #[serde(default)]
-    pub dependents: bool,
-    /// Unmount by force (`-f`).
-    #[serde(default)]
-    pub force: bool,
-    /// Although the user property protects it (`--protected`).
-    #[serde(default)]
-    pub protected: bool,
-    /// Mark snapshots for later if they cannot go now (`-d`).
-    #[serde(default)]
-    pub defer: bool,
-    /// The bytes that come free are wanted (`-v`, `-p`).
-    #[serde(default)]
-    pub reclaim: bool,
-    /// Tell, change nothing.
-    #[serde(default)]
-    pub dry_run: bool,
+    /// Command line, for the history of the pool.
     #[serde(default)]
     pub command: String,
 }

@@ -9,10 +9,12 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
+    /// Takes over the bytes; they are wiped when it is dropped.
     pub fn new(bytes: Vec<u8>) -> Secret {
         Secret(Zeroizing::new(bytes))
     }
 
+    /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What an audit finds, and where.
+//! Findings of an audit: what is wrong, and where.
 
 use base::Error;
 use disk::BlkPtr;

@@ -1,4 +1,4 @@
-//! What an audit counts.
+//! Totals of an audit: counts and sizes of blocks by type, level and size.
 
 use crate::Audit;
 use disk::{BlkPtr, Dva, ObjType};

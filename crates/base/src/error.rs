@@ -1,5 +1,5 @@
-//! The one error of the core: a kind that folds to an errno at the doors, a subject and a reason in words, and a cause where
-//! callers decide by more than the kind. Nobody looks into the words.
+//! The error type of the engine: a kind that the doors turn into an errno, a subject and a reason in words, and
+//! a cause where callers distinguish more than the kind. No caller parses the words.
 //!
 //! ```
 //! use base::{Error, Kind};

@@ -6,7 +6,7 @@
 pub enum Mutation {
     /// No flush before the uberblock.
     FlushOmitted,
-    /// Freed blocks are given out one group too early.
+    /// Freed blocks are given out one txg too early.
     FreeReusedEarly,
     /// The replay of the log leaves out a record.
     ReplaySkips,
@@ -18,7 +18,7 @@ pub enum Mutation {
     ParityWrong,
     /// The engine panics at one of the places marked by `panic_point`; see `panic_at`.
     Panic,
-    /// A snapshot is made of a head that changes in the same group before it is written.
+    /// A snapshot is made of a head that changes in the same txg before it is written.
     SnapshotOfDirtySet,
     /// A property that was set is not stored, though the command is recorded.
     PropertyLost,

@@ -1,5 +1,5 @@
-//! Processes that end when they must: every child has a group of its own, so that Ctrl-C reaches
-//! only this program, which then takes everything down in the right order.
+//! Child processes: each has a process group of its own, so that Ctrl-C reaches only this program, which then
+//! ends them in the right order.
 
 use base::{bail, Error, Kind, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};

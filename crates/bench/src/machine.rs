@@ -1,4 +1,4 @@
-//! On what and of what something was measured.
+//! The description of the machine and of the programs that were measured.
 
 use crate::child::sh;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The tables for people.
+//! Results as Markdown tables.
 
 use crate::results::{Line, Results};
 use crate::rows::Group;

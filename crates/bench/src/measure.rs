@@ -1,4 +1,4 @@
-//! What a workload reports, and the lines in which a worker process says it.
+//! The measures that a workload reports, and the lines in which a worker process prints them.
 
 use base::{bail, Result};
 

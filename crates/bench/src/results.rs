@@ -1,4 +1,4 @@
-//! What was measured, and the form in which it is kept (JSON).
+//! The results of a run, stored as JSON.
 
 use crate::measure::Unit;
 use crate::rows::Group;

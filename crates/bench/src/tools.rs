@@ -1,4 +1,4 @@
-//! Programs that are the point of a row, found on this machine. `tools/setup.sh bench` installs them.
+//! Finding the programs that rows run. `tools/setup.sh bench` installs them.
 
 use testkit::installed::tool;
 pub use testkit::installed::Tool;

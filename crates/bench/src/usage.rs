@@ -1,4 +1,4 @@
-//! What a daemon costs: processor time and memory, from /proc.
+//! Processor time and memory of a daemon, from /proc.
 
 use std::fs;
 

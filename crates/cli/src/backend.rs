@@ -1,4 +1,4 @@
-//! Whoever answers requests.
+//! The trait of what answers requests: a daemon, or data in tests.
 
 use api::{ApiError, Progress, Reply, Request};
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! Which daemon answers: that of the user, or root's.
+//! The choice of the daemon that answers a request: the user's own, or root's.
 //!
 //! Root has one daemon, and so has whoever names one by [`path::SOCKET_VARIABLE`]. Other users see the pools
 //! of two: their own, and the system's, which root's daemon has. A name is looked for in their own daemon first.

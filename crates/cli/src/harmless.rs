@@ -1,4 +1,4 @@
-//! Text from pools and users, harmless on a terminal.
+//! The output filter: makes text from pools and users harmless on a terminal.
 //!
 //! Names, comments, paths and error texts may come from the labels of a foreign device. A control
 //! character among them could move the cursor, change colours, or have the terminal type. Whatever the

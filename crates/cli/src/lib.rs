@@ -1,6 +1,5 @@
-//! Shared by the commands: the tables of subcommands, flags and properties, from which parsing,
-//! `--help`, manual pages and completions are made; names, numbers and dates as text; columns and
-//! JSON.
+//! The library of the commands: tables of subcommands, flags and properties, from which parsing, `--help`,
+//! manual pages and completions are made; names, numbers and dates as text; columns and JSON.
 //!
 //! Facts about names, columns and exit codes follow the command reference; the sections cited in
 //! comments are those of that document.

@@ -1,4 +1,4 @@
-//! What turns bytes into other bytes, by on-disk number: [`checksum`], [`compress`], [`crypt`] and [`parity`].
+//! Transforms of blocks, by on-disk number: [`checksum`], [`compress`], [`crypt`] and [`parity`].
 //!
 //! Everything here is a pure function of its arguments; nothing does I/O and nothing panics on
 //! bytes from a disk.

@@ -1,4 +1,4 @@
-//! One ceiling for everything the daemon holds.
+//! The memory budget: one limit for everything the daemon holds, divided among its pools.
 //!
 //! `--max-arc-size` is that ceiling. Half of it is for cached blocks, a quarter for changes not yet on
 //! disk; both are shared evenly by the pools. A sixteenth is for znodes kept for the kernel. The

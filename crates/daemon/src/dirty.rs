@@ -1,4 +1,4 @@
-//! How much written data the kernel may keep to itself.
+//! The limit of written data that the kernel may cache for each mount.
 //!
 //! Under the write-back cache the kernel answers a write by itself and sends the data later, at the
 //! latest when the file is closed or synced. For FUSE it keeps a hundredth of what it would keep of

@@ -1,4 +1,4 @@
-//! The door of the daemon: file systems in the kernel's tree of files, through FUSE.
+//! The trait `Door` of `admin` implemented with FUSE mounts.
 
 use crate::snapshots::OfMount;
 use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};

@@ -1,4 +1,4 @@
-//! Where a stream goes: the file descriptor a command passed as its standard output.
+//! The output of a sent stream: a file descriptor that came with the request.
 //!
 //! The descriptor is shared with the command, and with whoever reads behind it, so its flags must not be changed. A pipe is
 //! opened again, a socket is written with a flag of each call: both without waiting. The waiting is done here, in steps

@@ -1,4 +1,4 @@
-//! Lives of pools on image files, without mounts.
+//! Tests of requests on pools of image files, without mounts.
 
 use crate::door::FuseDoor;
 use crate::process::Threads;

@@ -1,4 +1,4 @@
-//! Pools made to harm whoever imports them.
+//! Tests with hostile pools, imported by root.
 
 use crate::pool_tests::Home;
 use dsl::props::PropChange;

@@ -1,5 +1,5 @@
-//! What the daemon does around its pools: threads that write txgs, look after devices and mounts, and
-//! write heartbeats; shares of memory; the machine's devices.
+//! The trait `Process` of `admin` implemented by the daemon: threads that write txgs, watch devices and mounts,
+//! and write heartbeats; shares of memory; the machine's devices.
 
 use crate::dirty::Dirty;
 use crate::health_watch::HealthWatch;

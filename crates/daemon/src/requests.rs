@@ -1,4 +1,4 @@
-//! What the control socket's requests do: who may ask, and where each one goes.
+//! Dispatch of requests from the control socket: who may make them, and which operation answers them.
 
 use crate::door::FuseDoor;
 use crate::options::{Latency, Options};

@@ -1,4 +1,4 @@
-//! Becoming a daemon: one instance per socket, into the background, ready, and a clean end.
+//! Start and end of the daemon: one instance per socket, into the background, readiness, a clean end.
 //!
 //! Going to the background is done by starting the program anew, not by fork: the launcher waits
 //! until the new process says that it serves (a line on its standard output), and passes on what

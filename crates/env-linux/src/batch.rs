@@ -1,4 +1,4 @@
-//! What a batch does, apart from how: transfers sorted, neighbours merged, large ones cut.
+//! Preparation of a batch, common to io_uring and threads: sorts transfers, merges neighbours, cuts large ones.
 
 use base::sync::MutexExt;
 use base::Block;

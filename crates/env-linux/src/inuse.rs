@@ -1,5 +1,5 @@
-//! Who else uses a device, and what it carries: what `zpool create`, `add`, `attach` and `replace`
-//! look at before they overwrite something (command reference §6.4).
+//! Checks of who uses a device and what it contains, which `zpool create`, `add`, `attach` and `replace` make
+//! before they overwrite it.
 //!
 //! Nothing here writes. The label of a ZFS pool is only recognised, not read: whether its pool is
 //! active or exported is a question for the discovery of the `vdev` crate.

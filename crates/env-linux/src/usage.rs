@@ -1,4 +1,4 @@
-//! Whether devices are being used: for those who would rather not be in their way.
+//! A flag: whether this process has used a device since the flag was last read.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 

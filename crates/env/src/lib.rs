@@ -1,6 +1,6 @@
-//! The one seam to the world. Everything from `vdev` upwards reaches disks, time, randomness, the
-//! host's identity and the other cores only through these traits; `env-linux` implements them for
-//! production, a simulator can implement them with a virtual clock and disks that fail.
+//! The environment of the engine, as traits: disks, time, randomness, the host's identity and other cores.
+//! Crates from `vdev` upwards reach these only through the traits. `env-linux` implements them on Linux,
+//! `env-sim` with a clock set by hand and disks that fail.
 //!
 //! The core is *passive*: it starts no thread and never sleeps on its own account. Whoever needs a
 //! transaction group on disk runs the sync on its own thread (`pool::Pool::sync`), so a simulator

@@ -1,4 +1,4 @@
-//! Stages that a request of a batch passes on its way to a device, reported to whoever keeps statistics.
+//! The trait that is told of the requests of a batch, for statistics.
 
 /// One request as the device sees it: an operation, a part of a large one, or several merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

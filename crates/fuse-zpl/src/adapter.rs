@@ -1,4 +1,4 @@
-//! One mounted file system with its control directory: what all requests need.
+//! [`Adapter`]: the state of one mounted file system with its control directory, which all requests share.
 
 use crate::admission::Admission;
 use crate::caching::Caching;

@@ -1,4 +1,4 @@
-//! What the kernel may keep of what it was told.
+//! How long the kernel may cache entries, attributes and pages.
 
 use std::time::Duration;
 

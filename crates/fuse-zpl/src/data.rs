@@ -1,4 +1,4 @@
-//! Opening files, reading and writing them, and what the kernel's page cache makes of that.
+//! Opening, reading and writing files, and the effects of the kernel's page cache on them.
 
 use crate::adapter::{Adapter, Node, Result};
 use crate::attributes::cred;

@@ -1,4 +1,4 @@
-//! What each request of the kernel turns into.
+//! The trait [`fuse::Filesystem`] implemented by the adapter: one method for each request of the kernel.
 
 use crate::adapter::{Adapter, Node, Result};
 use crate::attributes::{cred, statfs_out};

@@ -1,4 +1,4 @@
-//! Nodes whose attributes the kernel keeps for a moment only.
+//! Nodes whose attributes the kernel may cache only briefly.
 //!
 //! What a changed file takes on disk is known when its txg is written. Until then the kernel is told
 //! to keep the attributes for a second. After `zpool sync` nobody should have to wait for that

@@ -1,4 +1,4 @@
-//! Where requests enter the file system, and where they wait while it is suspended.
+//! The gate: requests enter the mounted file system here, and wait here while it is suspended.
 //!
 //! 1. A request holds a [`Running`] while it uses the file system. Whoever suspends waits for all of
 //!    them; requests that come later wait until the file system is resumed, perhaps as another one.

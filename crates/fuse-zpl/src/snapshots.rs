@@ -1,4 +1,4 @@
-//! What the control directory asks of whoever administers the pool.
+//! The trait through which the control directory makes, destroys and lists snapshots.
 
 use crate::volume::Volume;
 use base::Result;

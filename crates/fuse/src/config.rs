@@ -1,4 +1,4 @@
-//! What a session asks of the kernel at FUSE_INIT, and what the kernel granted.
+//! The options of a session that FUSE_INIT negotiates: asked for, and granted by the kernel.
 
 use crate::abi::init;
 

@@ -1,4 +1,4 @@
-//! Requests of processes that are being killed.
+//! Interruption of requests whose process is being killed.
 //!
 //! A process that waits for the answer to a request which the daemon has read cannot end before it
 //! gets one, even when killed. So where a device takes for ever, the request of a killed process is

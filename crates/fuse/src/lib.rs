@@ -1,4 +1,4 @@
-//! The FUSE door: the kernel's wire format, mounting, the request loop and notifications.
+//! The FUSE server: the kernel's message format, mounting, the request loop and notifications.
 //!
 //! A file system implements [`Filesystem`]; [`mount`] makes the connection, [`Session`] serves it.
 //!

@@ -1,4 +1,4 @@
-//! Project ids of files, asked of the kernel: for the command that shows and sets them.
+//! Project ids of files, read and set through the kernel, for `zfs project`.
 
 use crate::types::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Where requests are read to.
+//! Buffers that requests are read into.
 
 use std::fs::File;
 use std::io::{self, Read};

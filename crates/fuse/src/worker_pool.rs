@@ -1,4 +1,4 @@
-//! Which of a session's threads wait for requests, which rest, and when one more is needed.
+//! The worker pool of a session: how many threads wait for requests, and when another one starts.
 //!
 //! The kernel wakes the threads that wait on the device in turn. So when several wait, even a
 //! single stream of requests goes from thread to thread and from core to core, each time through

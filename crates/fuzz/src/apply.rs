@@ -1,4 +1,4 @@
-//! The target for what is done with a stream: its records are applied to a new dataset of a pool in memory.
+//! The target that applies the records of a stream to a new dataset of a pool in memory.
 //!
 //! 1. A dataset serves one execution and is destroyed after it, so that an input alone decides what happens, but for the
 //!    numbers of txgs and places on the disk.

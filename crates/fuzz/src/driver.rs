@@ -1,4 +1,4 @@
-//! Runs a target many times and notices what goes wrong.
+//! The driver: runs a target with many inputs, and reports panics, hangs and large allocations.
 
 use crate::mutate::{mutate, Random};
 use crate::{Corpus, Target, MAX_MEMORY, MAX_TIME, MEMORY};

@@ -1,4 +1,4 @@
-//! Where the events of a program go.
+//! The outputs of events: standard error, the journal, syslog.
 //!
 //! The rooms emit events (`tracing`), with the pool, txg and device as fields. They do no I/O for it. A program calls
 //! [`start`] once; without that, events go nowhere. One event is one line of text, with its fields behind it, or one

@@ -1,7 +1,7 @@
 //! Images that lead to the same judgement as one before: what the engine and the judges do with an
 //! image depends only on what they read of it, and on what was promised. So of each judgement the
 //! sectors that were read are kept, with what was in them; an image that has the same in all of them
-//! need not be judged again. (Of most images most is never looked at: blocks of a group whose
+//! need not be judged again. (Of most images most is never looked at: blocks of a txg whose
 //! uberblock was not written, say.)
 
 use crate::check::{Judge, WAYS};

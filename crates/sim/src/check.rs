@@ -1,5 +1,5 @@
-//! Judges of what is left: an image is opened, replayed, compared with the oracle, walked, and
-//! opened once more.
+//! The judges of crash images: an image is opened, its logs are replayed, its content is compared with the
+//! oracle, all its blocks are visited, and it is opened once more.
 
 use crate::cut::{Cutter, Image, FATES};
 use crate::desk::Desk;
@@ -365,9 +365,9 @@ pub struct Judge<'a> {
     /// No device ever failed: as many may be missing as the layout allows.
     pub healthy: bool,
     /// The import after the last cut was over. Before that nobody was told anything, and the newest
-    /// group may be on some devices only.
+    /// txg may be on some devices only.
     pub imported: bool,
-    /// The group before the first one of the present import.
+    /// The txg before the first one of the present import.
     pub first: base::Txg,
     pub care: Care,
     /// Disks that may hold anything.
@@ -472,7 +472,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// The last two groups are whole.
+    /// The last two txgs are whole.
     fn go_back(&self, disks: &[Arc<MemDisk>]) -> Result<(), String> {
         let look = |txg| OpenOptions {
             readonly: true,

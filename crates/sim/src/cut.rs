@@ -1,5 +1,4 @@
-//! The plug is pulled: from what reached the disks and when it was flushed, every image that may be
-//! left at any moment.
+//! Power cuts: all images that may be left at a moment, from the recorded writes and flushes.
 
 use env_sim::{Event, MemDisk, Origins, SeededRng};
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,4 @@
-//! Administration of the world's pool: what users run, through a door in memory.
+//! Administration of the simulated pool through `admin`, with a door in memory.
 
 use crate::check;
 use crate::rig::{self, Fs, Layout};

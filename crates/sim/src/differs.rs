@@ -1,5 +1,4 @@
-//! What `zfs diff` tells, judged by the model: each object that came or went exactly once, and each that both states have and
-//! that is not the same.
+//! The judge of `zfs diff`: it must name each object that came, went or changed exactly once.
 
 use crate::found::What;
 use crate::oracle::Frozen;

@@ -1,5 +1,5 @@
-//! A foreign judge: OpenZFS's `zdb` walks images, too. It shares no line with the engine, so that what
-//! both of our sides got wrong in the same way is seen.
+//! OpenZFS's `zdb` as a further judge of images. It shares no code with the engine, so it sees mistakes that
+//! writer and reader have in common.
 
 use crate::cut::Image;
 use crate::rig;

@@ -1,4 +1,4 @@
-//! What is in a mounted file system.
+//! The content of a mounted file system, read for the comparison with the oracle.
 
 use crate::rig::Fs;
 use base::Kind;

@@ -1,4 +1,4 @@
-//! The proof: the real engine with the real POSIX layer in a simulated world.
+//! The simulator: the real engine and POSIX layer on simulated disks, with an oracle, judges and power cuts.
 //!
 //! Everything is drawn from a seed and happens on one thread: which pool, which operations in which
 //! order, which faults, where the power goes and what of the unflushed writes is left. An oracle in

@@ -1,5 +1,5 @@
-//! Lines about what descends from file systems: promotion, bookmarks, holds, new names, going back
-//! further.
+//! Lines of a trace about snapshots and clones: promotion, bookmarks, holds, renaming, rollback to older
+//! snapshots.
 
 use std::fmt;
 

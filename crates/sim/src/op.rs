@@ -181,7 +181,7 @@ pub enum Op {
         snap: String,
         to: String,
     },
-    /// The same, and a snapshot of the clone in the same group.
+    /// The same, and a snapshot of the clone in the same txg.
     CloneSnap {
         fs: String,
         snap: String,

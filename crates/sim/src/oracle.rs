@@ -1,5 +1,5 @@
-//! What must be there: every state each file system has been through, what was acknowledged when,
-//! and which file systems, snapshots and properties there were.
+//! The oracle: every state each file system has been through, what was acknowledged when, and which file
+//! systems, snapshots and properties there were.
 //!
 //! Time is counted in operations (numbered from 1 on) and in events of the journal (positions in
 //! it). An image cut at a position may show what was begun before it and must show what was

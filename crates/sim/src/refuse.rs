@@ -1,5 +1,4 @@
-//! The line of a trace from which on all devices refuse what is written:
-//! `refuse WHAT ATTEMPTS wait|continue clear|export`.
+//! The line of a trace that makes all devices refuse writes: `refuse WHAT ATTEMPTS wait|continue clear|export`.
 
 use pool::Failmode;
 use std::fmt;

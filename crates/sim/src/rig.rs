@@ -1,4 +1,4 @@
-//! Pools on recorded disks in memory, and the images that are left when the plug is pulled.
+//! Pools on recorded disks in memory, and the images that power cuts leave of them.
 
 pub use crate::cut::{Cutter, Fate, FATES};
 use crate::owners;
@@ -37,7 +37,7 @@ pub struct Layout {
     pub eager: bool,
     /// Files belong to projects, too.
     pub projects: bool,
-    /// Whole blocks are written before their group closes, once the file system is mounted.
+    /// Whole blocks are written before their txg closes, once the file system is mounted.
     pub early: bool,
 }
 

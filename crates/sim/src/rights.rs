@@ -1,4 +1,4 @@
-//! Delegated permissions of the world: who may make snapshots of what.
+//! Delegated permissions in the simulated world: which users may make snapshots of what.
 
 use dsl::deleg::{Entry, Holder, Scope};
 use dsl::Dir;

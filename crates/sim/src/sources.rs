@@ -1,4 +1,4 @@
-//! What a resilver read from is taken away afterwards: what it wrote must be enough.
+//! The check of a resilver: the devices it read from are taken away, and what it wrote must be enough.
 
 use pool::Pool;
 use std::collections::BTreeSet;

@@ -112,7 +112,7 @@ pub struct World {
     /// Judges some images at each cut, before their logs are replayed and afterwards, and the end.
     /// Leaves no trace either.
     pub foreign: Option<Arc<Foreign>>,
-    /// The group before the first one of the present import.
+    /// The txg before the first one of the present import.
     pub first: Txg,
     /// Events of the journal at which the import after the last cut was over.
     imported: usize,
@@ -503,7 +503,7 @@ impl World {
                 let commands = desk(&self.opened)?.commands();
                 commands.clone_unmounted(&origin, &full(fs))?
             }
-            // In one group, which no command does.
+            // In one txg, which no command does.
             (Some(origin), true) => pool.task(move |pool, tx| {
                 let root = pool.dsl.root()?;
                 let args = CreateArgs::default();

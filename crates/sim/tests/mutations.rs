@@ -130,7 +130,7 @@ fn checksum_off() {
     );
 }
 
-/// A clone and a snapshot of it in one group: the snapshot must have the clone's own root block.
+/// A clone and a snapshot of it in one txg: the snapshot must have the clone's own root block.
 #[test]
 fn snapshot_of_a_dirty_set() {
     let mut ops: Vec<Op> = Vec::new();
@@ -234,7 +234,7 @@ fn a_user_who_does_what_was_not_delegated_is_found() {
     found(Mutation::RightsOff, &|_| replayed(&lines));
 }
 
-/// A destroyed file system of more blocks than are freed in a group: the next group, and the import after a crash, must go
+/// A destroyed file system of more blocks than are freed in a txg: the next txg, and the import after a crash, must go
 /// on where the one before stopped.
 #[test]
 fn place_of_freeing_lost() {

@@ -1,5 +1,5 @@
-//! What streams say, applied in memory: a judge for tests. Two chains of streams that lead to the same snapshot must
-//! give the same image.
+//! The image of a stream: its records applied in memory, for tests. Two chains of streams that lead to the same
+//! snapshot must give the same image.
 
 use crate::Reader;
 use base::{bail, Result};

@@ -1,4 +1,5 @@
-//! What a redaction bookmark lists: the blocks of files of a snapshot that none of the redaction snapshots has any more.
+//! The blocks that a redaction bookmark lists: those of files of a snapshot that none of the redaction
+//! snapshots has any more.
 //!
 //! Each redaction snapshot descends from the snapshot, so that a traversal of what was born later finds the blocks it has
 //! changed or freed. The list is where all of them have changed. Objects that are gone, or wait to be deleted, count as

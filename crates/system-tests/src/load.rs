@@ -1,4 +1,4 @@
-//! Writers that remember what was promised to them, and a load beside them.
+//! Writers that record what `fsync` acknowledged to them, and a load beside them.
 
 use crate::Dice;
 use std::collections::BTreeMap;

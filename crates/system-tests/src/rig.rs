@@ -1,4 +1,4 @@
-//! A daemon with everything of its own, and what is needed to treat it badly.
+//! [`Rig`]: a daemon with a socket, folders and devices of its own, and ways to disturb it.
 
 use crate::{programs, Dice, Group};
 use rustix::process::{kill_process, Pid, Signal};

@@ -1,4 +1,4 @@
-//! Whoever is told that something is busy is told who keeps it so.
+//! Errors of busy pools, file systems and devices name the processes that keep them busy.
 
 use rustix::process::Signal;
 use std::io::{Read, Write};

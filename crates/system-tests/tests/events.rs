@@ -1,4 +1,4 @@
-//! What the engine's rooms say when somebody asks for it.
+//! Events of the engine's rooms in the daemon's log.
 
 use system_tests::Rig;
 

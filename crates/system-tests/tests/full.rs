@@ -1,4 +1,4 @@
-//! A pool is filled to the brim and emptied, again and again.
+//! A pool is filled completely and emptied, again and again.
 
 use rustix::fs::OFlags;
 use std::fs::{self, File};
@@ -172,7 +172,7 @@ fn the_kernel_holds_as_much_as_there_is_room_for() {
     let comes = |what: &str, right: fn(u64) -> bool| {
         let until = Instant::now() + PATIENCE;
         loop {
-            // A group wakes who looks.
+            // A txg wakes who looks.
             fs::write(mnt.join("f"), what).unwrap();
             rig.zpool(&["sync", "tank"]);
             let now = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
@@ -196,8 +196,8 @@ fn the_kernel_holds_as_much_as_there_is_room_for() {
     rig.stop();
 }
 
-/// Blocks that are rewritten in one group again and again take space with each turn, which comes back
-/// two groups later: a group must find room for what it has to write itself.
+/// Blocks that are rewritten in one txg again and again take space with each turn, which comes back
+/// two txgs later: a txg must find room for what it has to write itself.
 #[test]
 fn rewritten_when_nearly_full() {
     let Some(mut rig) = Rig::new("rewritten") else {

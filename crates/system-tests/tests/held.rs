@@ -1,4 +1,4 @@
-//! Mounts that somebody holds on to after they are gone from their place.
+//! Mounts that a mount namespace or an open file keeps after they were unmounted.
 
 use rustix::process::Signal;
 use std::process::Child;

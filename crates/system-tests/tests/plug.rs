@@ -1,4 +1,4 @@
-//! The daemon is killed in the middle of heavy work; what `fsync` acknowledged is there afterwards.
+//! The daemon is killed under heavy load; everything `fsync` acknowledged is there afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

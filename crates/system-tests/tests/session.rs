@@ -1,4 +1,5 @@
-//! The session that everybody types first.
+//! The first session with the commands, as root and as an ordinary user: create, mount, Bonnie++, export,
+//! import.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

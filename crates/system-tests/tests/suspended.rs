@@ -1,5 +1,5 @@
 //! A pool whose devices refuse what is written: it waits, nothing is lost, and when they are well
-//! again the same transaction group goes on.
+//! again the same txg goes on.
 
 use api::{Fault, Request, Transfer, Trouble};
 use control::Client;

@@ -1,4 +1,4 @@
-//! Programs that this machine has, or says which package would bring.
+//! Finding programs on this machine; the error names the package of a missing one.
 
 use base::{bail, Result};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Test rig: asks other implementations of ZFS what they think of our pools.
+//! Oracles for tests: other implementations of ZFS, asked about our pools.
 //!
 //! * [`packages`] fetches OpenZFS's user-space tools, the old zfs-fuse 0.7 and tools around snapshots from the
 //!   package archive this machine already uses, into a cache folder, without installing anything.

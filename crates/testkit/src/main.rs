@@ -1,4 +1,4 @@
-//! The test rig from a shell; see `USAGE`.
+//! The oracles as a command; see `USAGE`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The old zfs-fuse 0.7, whose pools and habits we inherit.
+//! The old zfs-fuse 0.7, from Debian's package.
 //!
 //! Its daemon uses fixed places (`/var/run/zfs/zfs_socket`, `/var/lock/zfs`, `/var/lib/zfs`,
 //! `/zfs-kstat`) and mounts its file systems from the root folder down. It is therefore given a

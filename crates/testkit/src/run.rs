@@ -1,4 +1,4 @@
-//! Running programs and keeping folders for the time of a test.
+//! Running programs, and temporary folders.
 
 use base::{bail, Result};
 use std::path::{Path, PathBuf};

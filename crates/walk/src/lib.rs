@@ -1,4 +1,4 @@
-//! One traversal of the block trees of a pool.
+//! The traversal of the block trees of a pool.
 //!
 //! [`walk`] visits the blocks of one object set: the object set block, the meta-dnode's tree, every object
 //! in order of number, then the accounting objects. [`object`] visits the tree of one object. Freeing of

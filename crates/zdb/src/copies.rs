@@ -1,4 +1,4 @@
-//! `-x`: whatever is read is copied into sparse files, which zdb can look at elsewhere.
+//! `-x`: copies every block that is read into sparse files, on which zdb can be run elsewhere.
 
 use base::sync::MutexExt;
 use base::{bail, Error, Result};

@@ -1,4 +1,4 @@
-//! `-s`: what was read from the devices so far, and what went wrong.
+//! `-s`: reads from the devices so far, and their errors.
 
 use crate::Session;
 use base::Result;

@@ -1,4 +1,4 @@
-//! The program.
+//! The program `zdb`; the library does the work.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

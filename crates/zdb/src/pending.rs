@@ -1,4 +1,4 @@
-//! `-ddd`: what waits to be freed, and which groups the devices lack.
+//! `-ddd`: what waits to be freed, and which txgs the devices lack.
 
 use crate::{fmt, sets, Session};
 use base::{RangeSet, Result};
@@ -106,7 +106,7 @@ pub fn origin(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
     sets::deadlist(s, "Deadlist", list, depth, out)
 }
 
-/// Groups of which something is missing on a device, as OpenZFS sorts them: what a leaf lacks or, of a
+/// Txgs of which something is missing on a device, as OpenZFS sorts them: what a leaf lacks or, of a
 /// group of devices, cannot be read; what any of its leaves lacks; and what cannot be read now.
 #[derive(Default)]
 struct Lacks {

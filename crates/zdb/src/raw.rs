@@ -1,5 +1,5 @@
-//! Object sets as they are on disk, without the engine's view of them: what can be read is read,
-//! also of encrypted datasets whose key is not there.
+//! Object sets read directly from disk, without the engine: as much as can be read, also of encrypted datasets
+//! whose key is missing.
 
 use base::{Block, Error, Result};
 use codec::compress;

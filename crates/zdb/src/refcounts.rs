@@ -1,4 +1,4 @@
-//! Features count the datasets that use them: found and recorded numbers compared (`-d` of a pool).
+//! Feature counts: the number of datasets that use a feature compared with the recorded count (`-d` of a pool).
 
 use crate::Session;
 use base::Result;

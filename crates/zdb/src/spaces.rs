@@ -145,7 +145,7 @@ struct Top {
     ms_shift: u32,
     /// Maps of its metaslabs; 0 = none yet.
     maps: Vec<u64>,
-    /// The object that holds, for each, the group from which on logs count; 0 = no logs.
+    /// The object that holds, for each, the txg from which on logs count; 0 = no logs.
     unflushed_object: u64,
     unflushed: Vec<u64>,
     bias: &'static str,

@@ -362,7 +362,7 @@ fn as_openzfs_shows_it() {
     }
 }
 
-/// Groups that devices lack, and what can be done without.
+/// Txgs that devices lack, and what can be done without.
 #[test]
 fn dirty_time_logs() {
     let Some(dir) = or_skip(fixture::unpack("resilvering")) else {

@@ -1,4 +1,4 @@
-//! What several subcommands share.
+//! Helpers that several subcommands share.
 
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request};
 use cli::json::{Object, Put, Style};

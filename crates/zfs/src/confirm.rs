@@ -1,4 +1,4 @@
-//! The question before what cannot be undone, for people at a terminal.
+//! The question on a terminal before an operation that cannot be undone.
 
 use cli::{Cx, Fail};
 use std::io::{self, BufRead, IsTerminal};

@@ -1,4 +1,4 @@
-//! `zfs space`: where the space of a dataset went.
+//! `zfs space`: how the space of a dataset divides over itself, its snapshots and descendants.
 
 use crate::common;
 use api::{HeldBy, HeldSpace, Reply, Request};

@@ -1,4 +1,4 @@
-//! A daemon made of data, for tests.
+//! A fake daemon for tests, which answers from data.
 
 use api::*;
 use cli::Backend;

@@ -1,4 +1,4 @@
-//! Words of the POSIX layer: times, znode flags, what `stat` and `setattr` speak.
+//! Attributes as callers see them: times, znode flags, the results of `stat` and the arguments of `setattr`.
 
 use env::Clock;
 

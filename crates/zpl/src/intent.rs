@@ -12,20 +12,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use zil::{Committed, Form, Itx, Policy, RawRecord, Replayer, Zil};
 
-/// With so many bytes of data in a group that is being written anyway, a commit waits for it instead
+/// With so many bytes of data in a txg that is being written anyway, a commit waits for it instead
 /// of writing them once more into the log.
 const LATE: u64 = 256 << 10;
-/// With so many bytes in the open group a commit has the group written: the blocks go to their places
+/// With so many bytes in the open txg a commit has the txg written: the blocks go to their places
 /// in large batches, once, on all cores.
 const BULK: u64 = 8 << 20;
-/// Both only if they are no smaller part of the group: nobody waits for what is not his.
+/// Both only if they are no smaller part of the txg: nobody waits for what is not his.
 const SHARE: u64 = 4;
 
 /// The intent log of one mounted dataset.
 pub struct ZilLog {
     zil: Arc<Zil>,
     dmu: Arc<Dmu>,
-    /// Newest group with a change that no record describes: an fsync waits for it.
+    /// Newest txg with a change that no record describes: an fsync waits for it.
     unlogged: AtomicU64,
     /// `logbias=throughput`
     throughput: AtomicBool,
@@ -118,7 +118,7 @@ impl ZilLog {
             _ => (0, true),
         };
         // Extended attributes have a record only where the dataset's feature allows it; they wait
-        // for their group instead, which needs no feature.
+        // for their txg instead, which needs no feature.
         if matches!(rec, Record::SetSaXattr { .. }) {
             return None;
         }
@@ -165,7 +165,7 @@ impl IntentLog for ZilLog {
         }
         let unlogged = Txg::new(self.unlogged.load(Ordering::Relaxed));
         if unlogged > self.dmu.synced_txg() {
-            // Everything of that group and before is then on disk; later records go to the log.
+            // Everything of that txg and before is then on disk; later records go to the log.
             self.through(unlogged)?;
         }
         if !self.slog {

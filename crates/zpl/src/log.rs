@@ -1,4 +1,4 @@
-//! What the POSIX layer tells the intent log: one record for every change (pool format §26.4).
+//! The trait [`IntentLog`]: one record for every change of a file system (pool format §26.4).
 
 use crate::attr::{SetAttr, SetTime, Time};
 use crate::znode::Znode;
@@ -144,12 +144,12 @@ impl Record {
 /// Where records go. Implemented over crate `zil` by whoever mounts; [`NoLog`] for tests.
 pub trait IntentLog: Send + Sync {
     /// Takes a record of an operation that happens in `tx`. Must not wait. During replay the log
-    /// takes note that the record it is replaying is done in that group, and nothing else.
+    /// takes note that the record it is replaying is done in that txg, and nothing else.
     fn log(&self, tx: &Tx, rec: Record);
     /// Returns when everything that concerns the object (`None`: the whole file system) and was
     /// logged before is durable. Called without any lock or transaction held.
     fn commit(&self, object: Option<u64>) -> Result<()>;
-    /// Returns when that transaction group is on disk; for what no record can describe.
+    /// Returns when that txg is on disk; for what no record can describe.
     fn wait(&self, txg: Txg) -> Result<()>;
 }
 

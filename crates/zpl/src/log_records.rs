@@ -121,7 +121,7 @@ fn from_xvattr(x: &Xvattr) -> Extended {
 
 impl Record {
     /// The record's form in the log. `None` for writes (their data decide), and for what no record
-    /// can say: the group must be waited for then.
+    /// can say: the txg must be waited for then.
     pub fn to_body(&self) -> Option<Body> {
         Some(match self.clone() {
             Record::Create {

@@ -1,4 +1,4 @@
-//! The ZAP operations the POSIX layer uses.
+//! Names of files: the operations on directory ZAPs that the POSIX layer uses.
 
 use base::{Kind, Result};
 use dmu::{Dnode, NewObject, Objset, Tx};

@@ -1,5 +1,5 @@
-//! What chmod, inheritance and removal make of the NFSv4 list of an object. Nearly every list says
-//! no more than the mode (flag ACL_TRIVIAL) and never comes here.
+//! Changes of the NFSv4 ACL of an object by chmod, inheritance and removal. Nearly every ACL says no more than
+//! the mode (flag ACL_TRIVIAL) and is handled elsewhere.
 
 use crate::attr::{flag, mode};
 use crate::perm::Cred;

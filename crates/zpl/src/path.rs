@@ -1,4 +1,4 @@
-//! From an object to where it is: for reports of damage.
+//! The path of an object, for reports of damage.
 
 use crate::names;
 use crate::zfs::Zfs;

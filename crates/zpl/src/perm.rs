@@ -1,4 +1,4 @@
-//! Who may do what: credentials, mode bits, sticky directories, the rules of chmod and chown.
+//! Permission checks: credentials, mode bits, sticky directories, the rules of chmod and chown.
 
 use crate::acl::PosixAcl;
 use crate::attr::mode;

@@ -1,4 +1,4 @@
-//! Doing again what the intent log says was done (pool format §26.3, §26.4).
+//! Replay: applies the records of the intent log to the file system (pool format §26.3, §26.4).
 
 use crate::attr::{mode, SetAttr, SetTime};
 use crate::dir::{New, Replayed};

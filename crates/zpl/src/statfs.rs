@@ -1,4 +1,4 @@
-//! Figures of the whole file system.
+//! Space and object counts of the whole file system.
 
 use crate::attr::{flag, mode};
 use crate::zfs::Zfs;

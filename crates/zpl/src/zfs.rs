@@ -335,7 +335,7 @@ impl Zfs {
     }
 
     /// Adds a record to the intent log. During replay the log only takes note that the record it is
-    /// replaying is done in this group.
+    /// replaying is done in this txg.
     pub(crate) fn record(&self, tx: &Tx, rec: Record) {
         self.log().log(tx, rec);
     }

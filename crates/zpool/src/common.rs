@@ -1,4 +1,4 @@
-//! What several subcommands share.
+//! Helpers that several subcommands share.
 
 use api::{Pool, PoolGet, Reply, Request, Vdev};
 use cli::harmless::one_line;

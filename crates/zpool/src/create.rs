@@ -1,4 +1,4 @@
-//! `zpool create`: the layout on the command line, and what speaks against it.
+//! `zpool create`: the layout on the command line, and objections to it.
 
 use crate::{common, draid};
 use api::{ApiError, PoolCreate, Request, VdevClass, VdevKind, VdevSpec};

@@ -1,4 +1,4 @@
-//! `zpool import`: what is there, and bringing it in.
+//! `zpool import`: lists the pools found on devices, and imports them.
 
 use crate::common;
 use crate::status::json::{as_printed, devices, moment};

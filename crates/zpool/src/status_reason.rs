@@ -1,4 +1,4 @@
-//! What is wrong with a pool: the first reason that applies, as `zpool status` judges (command reference §8.4).
+//! The reason of a pool's bad state that `zpool status` names: the first one that applies.
 
 use api::{Pool, PoolFacts, Scan, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
 

@@ -1,4 +1,4 @@
-//! Blocks that say themselves what they are: where they belong, and how often they were written.
+//! Blocks of test data that carry their own place and version.
 
 use disk::bytes::{put_u64, u64_at};
 

@@ -1,4 +1,4 @@
-//! One pass, or one walk, in a process of its own.
+//! A child process that does one pass, or one audit.
 
 use crate::acks::Acks;
 use crate::desk::Desk;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a group stays open, roughly.
+/// How long a txg stays open, roughly.
 const GROUP: Duration = Duration::from_millis(300);
 /// Labels and boot area at the beginning of a device, labels at its end, bytes: rot stays away.
 const FRONT: u64 = 5 << 20;

@@ -1,4 +1,4 @@
-//! Administration of the pool under attack: what users run, through a door in memory.
+//! Administration of the pool under test through `admin`, with a door in memory.
 
 use crate::layout::{self, Fs, Layout, TUNABLES};
 use crate::lives::Lives;

@@ -1,4 +1,4 @@
-//! The pool: made of images by chance, found again, its file systems opened.
+//! The pool under test: created with a random layout of image files, opened, its file systems mounted.
 
 use crate::options::Options;
 use crate::Dice;

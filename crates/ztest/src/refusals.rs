@@ -1,5 +1,5 @@
-//! Devices that refuse what is written, all of them for a moment, while everybody goes on: the pool waits for
-//! them, and goes on when they are back.
+//! Short failures of all devices under load: writes are refused for a moment, the pool waits, and goes on when
+//! the devices are back.
 
 use crate::Dice;
 use base::{Error, Kind, Result};

@@ -1,4 +1,4 @@
-//! Scrubs, and devices that are put in the place of others; what a resilver read from is taken out of use afterwards.
+//! Scrubs and replaced devices under load. The devices a resilver read from are taken out of use afterwards.
 
 use crate::desk::Desk;
 use crate::layout;
@@ -237,7 +237,7 @@ mod tests {
         let fs = d.mount(0, &mut Dice::new(1))?;
         write(&fs, "before", 2)?;
         pool.sync()?;
-        // What is written while its group is open is on the old device only.
+        // What is written while its txg is open is on the old device only.
         pool.dmu.set_early(4096, 16 << 10);
         write(&fs, "early", 30)?;
         mutate(mistake);

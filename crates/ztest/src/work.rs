@@ -1,4 +1,4 @@
-//! What a thread does to its files, and how they are checked afterwards.
+//! The work of a thread on its files, and the check of the files afterwards.
 
 use crate::acks::{self, Acks, Fact, Name};
 use crate::block::{self, Id};

@@ -1,4 +1,4 @@
-//! Costs by size: which grow faster than they should, and how that is shown.
+//! Cost by size: which costs grow faster than they should, as tables and plots.
 
 use crate::markdown::{short, table};
 use crate::plot::{Line, Panel};

@@ -1,4 +1,4 @@
-//! Snapshots by the thousand: what each operation costs when there are so many, on ours and on Btrfs.
+//! The cost of operations with thousands of snapshots, on ours and on Btrfs.
 
 use super::parts::{name, open, snapshot, BLOCK, BLOCKS};
 use super::{At, Cost};

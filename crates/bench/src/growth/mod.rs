@@ -1,4 +1,4 @@
-//! `bench growth`: what things cost at sizes ten times apart, and where the cost of one grows.
+//! `bench growth`: the cost of operations at sizes ten times apart.
 
 mod curves;
 mod history;

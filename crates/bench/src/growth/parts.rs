@@ -1,4 +1,4 @@
-//! What is measured at each size.
+//! The operations that are measured at each size.
 
 use super::{At, Cost};
 use crate::data::Supply;

@@ -90,7 +90,7 @@ fn top() -> Result<Space> {
     Ok(space)
 }
 
-/// Allocates a batch and gives it back within the group, so that the state stays as it was.
+/// Allocates a batch and gives it back within the txg, so that the state stays as it was.
 fn allocate(b: &mut Bench, name: &str, space: &Space, sizes: &[u64]) -> Result<()> {
     let mut taken = Vec::new();
     let mut n = 0;

@@ -1,4 +1,4 @@
-//! Programs people use: git, Apache, and dbench's office.
+//! Rows of real programs: git, Apache, dbench.
 
 use super::meta::succeed;
 use super::sync::{after, as_nobody, Server, NOBODY};

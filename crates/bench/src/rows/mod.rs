@@ -1,5 +1,5 @@
-//! The rows: what is measured. A row is a list of phases; each runs in a process of its own, which
-//! sees the file system under test wherever it is mounted.
+//! The rows of the yardstick. A row is a list of phases; each phase runs in a process of its own, which sees
+//! the file system under test wherever it is mounted.
 
 mod apps;
 mod bonnie;

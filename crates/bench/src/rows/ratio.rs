@@ -1,4 +1,4 @@
-//! Data with an exactly known ratio, and what it takes.
+//! Rows with data of a known ratio: compression and deduplication.
 
 use super::Work;
 use crate::data::{dedup_record, half_record, Numbers, COPIES, HALF_RECORD};

@@ -1,4 +1,4 @@
-//! What waits for the device.
+//! Rows that wait for the device: fsync, databases.
 
 use super::meta::succeed;
 use super::{on_threads, Work};

@@ -1,4 +1,4 @@
-//! Snapshots and what descends from them, as users administer it.
+//! Carries out the lines about snapshots and clones through `admin`.
 
 use super::{desk, full, Outcome, World};
 use crate::lineage::Lineage;

@@ -1,4 +1,4 @@
-//! From what a traversal found to the records of a stream (data format §30.4).
+//! Conversion of the items of a traversal into records of the stream (data format §30.4).
 //!
 //! 1. Records are in ascending order of object and offset. One FREE record may come before: that of everything
 //!    behind the end of an object follows its OBJECT record.

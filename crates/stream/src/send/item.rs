@@ -1,4 +1,4 @@
-//! What a traversal finds, in the order of the stream.
+//! Items: what a traversal finds, in the order of the stream.
 
 use base::Block;
 use disk::{BlkPtr, DnodePhys};

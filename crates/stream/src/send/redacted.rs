@@ -1,4 +1,4 @@
-//! Going through a redaction list in step with a traversal.
+//! A cursor through a redaction list that follows a traversal.
 
 use base::Result;
 use disk::dsl::RedactBlock;

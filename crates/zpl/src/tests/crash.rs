@@ -1,4 +1,4 @@
-//! Crashes: what the log describes since the last group must come back exactly.
+//! Crashes: what the log describes since the last txg must come back exactly.
 
 use super::*;
 use crate::attr::{mode, SetTime};

@@ -51,7 +51,7 @@ remove() {
         done
         kill -KILL "$pid" 2>/dev/null || true
     fi
-    # Whatever is still mounted lost its daemon.
+    # Mounts that are still there have lost their daemon.
     awk -v at="$mnt" '$2 == at || index($2, at "/") == 1 { print $2 }' /proc/self/mounts | sort -r |
         while read -r m; do
             fusermount3 -u -z "$m" 2>/dev/null || umount -l "$m" 2>/dev/null || true
@@ -116,7 +116,7 @@ if zpool list -H -o name 2>/dev/null | grep -qx demo; then
     say "The demo is already there"
 else
     if [ -f "$data/disk.img" ]; then
-        say "Bringing back the pool of last time"
+        say "Importing the pool that the last demo made"
         run zpool import -d "$data" demo
     else
         say "A pool on an image file"
@@ -140,7 +140,7 @@ else
     echo "$copied files are in ZFS now."
 fi
 
-say "What there is"
+say "The pool, its file systems, and their space"
 run zpool status demo
 run zfs list
 run zfs get -o name,property,value compressratio,used,logicalused demo/files
@@ -160,6 +160,7 @@ Commands for this demo's daemon, in this shell:
     zfs mount
     zpool list -v
 
-It keeps running until you stop it; what is in it is in $data/disk.img.
-Remove it all, data too:   make undemo
+The daemon keeps running, and make demo after a restart of the machine brings the pool back. All of its
+data is in the file $data/disk.img.
+To stop the daemon and delete everything, data too:   make undemo
 END

@@ -1,5 +1,6 @@
 #!/bin/sh
-# All checks and tests; installs what they need first. Quiet when all is well. CI runs this too.
+# All checks and tests; installs what they need first. Prints the name and time of each step; its output goes to
+# target/test-logs, and is shown if the step fails. CI runs this too.
 #   tools/test.sh            everything
 #   tools/test.sh NAME...    only these steps: format lints docs build tidy licences msrv tests
 set -u
@@ -23,11 +24,14 @@ step() {
     *) return 0 ;;
     esac
     started=$(date +%s)
+    # On a terminal, what is going on now: a step can take many minutes.
+    [ ! -t 1 ] || printf '%s: running (%s/%s.log) ...\r' "$name" "$logs" "$name"
     if "$@" >"$logs/$name.log" 2>&1; then
         word=ok
     else
         word=FAILED
         failed=1
+        [ ! -t 1 ] || printf '\033[K'
         echo "--- $name failed; $logs/$name.log says:"
         # The part of a long log that tells what went wrong.
         if [ "$name" = tests ] && grep -q '^error: test failed' "$logs/$name.log"; then
@@ -38,7 +42,9 @@ step() {
         fi
         echo "---"
     fi
-    note "$(printf '  %-9s %-6s %4d s' "$name" "$word" $(($(date +%s) - started)))"
+    line=$(printf '%-9s %-6s %4d s' "$name" "$word" $(($(date +%s) - started)))
+    [ ! -t 1 ] || printf '%s\033[K\n' "$line"
+    note "  $line"
     [ $word = ok ]
 }
 
@@ -106,7 +112,7 @@ fi
 echo "Summary:"
 printf '%s' "$summary" | sed '/^$/d'
 if [ $failed != 0 ]; then
-    echo "Not all is well; complete logs are in $logs."
+    echo "Something failed; the complete logs are in $logs."
     exit 1
 fi
-echo "All is well."
+echo "Everything passed."

@@ -27,9 +27,11 @@ use zap::Zap;
 pub struct Account {
     /// Dataset or snapshot.
     pub name: String,
+    /// The figure that is wrong, such as `referenced`.
     pub what: &'static str,
     /// Bytes.
     pub is: u64,
+    /// What the traversal gives, in bytes.
     pub should: u64,
 }
 

@@ -9,9 +9,11 @@ use std::fmt;
 pub struct At {
     /// Object number of the dataset in the MOS, 0 for the MOS itself.
     pub objset: u64,
+    /// Object number; 0 for the meta-dnode and the block of the object set.
     pub object: u64,
     /// −1 for the block of an object set.
     pub level: i64,
+    /// Number of the block at its level.
     pub block: u64,
 }
 
@@ -37,9 +39,13 @@ impl fmt::Display for At {
 /// What led to a block or a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
+    /// A block.
     Block(At),
+    /// An object.
     Object {
+        /// Object number of the dataset in the MOS, 0 for the MOS itself.
         objset: u64,
+        /// Object number.
         object: u64,
     },
     /// An object set, by the object number of its dataset.
@@ -70,19 +76,45 @@ impl fmt::Display for Origin {
 pub enum Finding {
     /// A block cannot be read and verified, or one copy of it.
     Unreadable {
+        /// The block.
         at: At,
         /// Number of the copy, if it is about one alone.
         copy: Option<usize>,
+        /// What reading it failed with.
         error: Error,
     },
     /// A structure is not what its place demands.
-    Malformed { origin: Origin, error: Error },
+    Malformed {
+        /// What led to the structure.
+        origin: Origin,
+        /// What is wrong with it.
+        error: Error,
+    },
     /// Space belongs to two blocks.
-    Shared { origin: Origin, bp: BlkPtr },
+    Shared {
+        /// What led to the second block.
+        origin: Origin,
+        /// Its pointer.
+        bp: BlkPtr,
+    },
     /// Space is allocated, but no block is there. Bytes from `start` to `end` (exclusive).
-    Leaked { vdev: u64, start: u64, end: u64 },
+    Leaked {
+        /// Top-level vdev.
+        vdev: u64,
+        /// First byte.
+        start: u64,
+        /// Byte behind the last one.
+        end: u64,
+    },
     /// Space of a block is free. Bytes from `start` to `end` (exclusive).
-    Free { vdev: u64, start: u64, end: u64 },
+    Free {
+        /// Top-level vdev.
+        vdev: u64,
+        /// First byte.
+        start: u64,
+        /// Byte behind the last one.
+        end: u64,
+    },
 }
 
 impl fmt::Display for Finding {

@@ -15,6 +15,7 @@
 //!
 //! Start reading at [`Audit::traverse`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod accounts;
 mod finding;
@@ -43,7 +44,9 @@ use walk::{Next, Problem, Visitor, Zbookmark};
 /// Which blocks are read and verified. The blocks of metadata that lead to others are read always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verify {
+    /// No block.
     Nothing,
+    /// Blocks of metadata.
     Metadata,
     /// All blocks, each from the first copy that is good.
     Data,
@@ -61,6 +64,7 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// Number of all findings.
     pub count: u64,
+    /// Sums over all blocks.
     pub totals: Totals,
 }
 
@@ -132,6 +136,7 @@ pub struct Audit<'a> {
 type Sink<'s> = &'s mut dyn FnMut(Finding);
 
 impl<'a> Audit<'a> {
+    /// An audit of `pool`, which does not begin before [`Audit::traverse`].
     pub fn new(pool: &'a Pool, verify: Verify) -> Audit<'a> {
         let features = pool.feature_store().map(|f| f.list()).unwrap_or_default();
         let cloning = features

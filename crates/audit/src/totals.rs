@@ -34,20 +34,26 @@ impl Row {
 /// Sums over blocks.
 #[derive(Clone, Default)]
 pub struct Sum {
+    /// Number of blocks.
     pub blocks: u64,
+    /// Logical bytes.
     pub lsize: u64,
+    /// Physical bytes.
     pub psize: u64,
+    /// Allocated bytes, all copies and parity included.
     pub asize: u64,
     /// DVAs that are gangs.
     pub gangs: u64,
     /// Blocks with several copies on one vdev, and in one metaslab.
     pub same_vdev: u64,
+    /// Blocks with several copies in one metaslab.
     pub same_metaslab: u64,
     /// Blocks by 512-byte sectors of PSIZE, at most [`MOST_SECTORS`].
     pub sectors: BTreeMap<usize, u64>,
 }
 
 impl Sum {
+    /// Adds another sum.
     pub fn merge(&mut self, o: Sum) {
         self.blocks += o.blocks;
         self.lsize += o.lsize;
@@ -90,6 +96,7 @@ pub struct Totals {
     pub embedded: BTreeMap<u8, BTreeMap<usize, u64>>,
     /// Further pointers to blocks met already: bytes and number, by dedup and by cloning.
     pub deduped: (u64, u64),
+    /// See `deduped`.
     pub cloned: (u64, u64),
 }
 

@@ -33,6 +33,7 @@ impl Aligned {
         Layout::from_size_align(cap, ALIGN).expect("bounce buffer layout")
     }
 
+    /// Bytes allocated.
     pub fn capacity(&self) -> usize {
         self.cap
     }

@@ -12,17 +12,23 @@ pub const PIECE: usize = 1 << 20;
 
 /// A part of an operation inside a piece.
 pub struct Part {
+    /// Index of the operation in the batch.
     pub op: usize,
     /// Byte offset within the operation.
     pub at: usize,
+    /// Bytes.
     pub len: usize,
 }
 
 /// One transfer as the kernel sees it.
 pub struct Piece {
+    /// A write, not a read.
     pub write: bool,
+    /// Byte offset on the device.
     pub offset: u64,
+    /// Bytes.
     pub len: usize,
+    /// The parts of operations it consists of, in order.
     pub parts: Vec<Part>,
 }
 
@@ -33,7 +39,9 @@ pub const MOST: usize = 256;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Vector {
+    /// Address of the memory.
     pub start: usize,
+    /// Bytes.
     pub len: usize,
 }
 

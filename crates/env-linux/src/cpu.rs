@@ -323,6 +323,7 @@ pub struct LinuxCpu {
 }
 
 impl LinuxCpu {
+    /// Starts the threads that compute; those that wait for devices start when they are needed.
     pub fn new() -> LinuxCpu {
         LinuxCpu {
             cores: CpuPool::with_cores(),

@@ -51,6 +51,7 @@ const DEPTH: usize = 8;
 /// What batches go over io_uring, where the kernel allows it; the others are done by threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoUring {
+    /// None.
     Nothing,
     /// Those of block devices.
     Devices,
@@ -62,6 +63,7 @@ pub enum IoUring {
 /// How devices are driven.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// What batches go over io_uring.
     pub io_uring: IoUring,
     /// Use O_DIRECT where the file system allows it.
     pub direct: bool,
@@ -91,6 +93,7 @@ impl LinuxDisks {
         })
     }
 
+    /// Devices driven as `options` say.
     pub fn with_options(options: Options) -> LinuxDisks {
         LinuxDisks {
             options,

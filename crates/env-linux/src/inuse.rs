@@ -35,29 +35,48 @@ impl InUse {
 /// Recognised contents. [`Signature::name`] is the word `blkid` uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
+    /// ext2.
     Ext2,
+    /// ext3.
     Ext3,
+    /// ext4.
     Ext4,
+    /// XFS.
     Xfs,
+    /// Btrfs.
     Btrfs,
+    /// F2FS.
     F2fs,
+    /// JFS.
     Jfs,
+    /// NTFS.
     Ntfs,
+    /// exFAT.
     Exfat,
+    /// FAT of any width.
     Vfat,
+    /// ISO 9660.
     Iso9660,
+    /// SquashFS.
     Squashfs,
+    /// Swap space of Linux.
     Swap,
+    /// A physical volume of LVM 2.
     Lvm2,
+    /// A member of a Linux RAID (md).
     MdRaid,
+    /// LUKS, version 1 or 2.
     Luks,
+    /// A GUID partition table.
     Gpt,
+    /// A partition table in an MBR.
     Mbr,
     /// At least one whole vdev label.
     Zfs,
 }
 
 impl Signature {
+    /// The word that `blkid` uses.
     pub fn name(self) -> &'static str {
         match self {
             Signature::Ext2 => "ext2",

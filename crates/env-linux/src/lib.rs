@@ -1,10 +1,11 @@
-//! The seam on Linux: devices and image files, clocks, randomness, the host's identity and a small
-//! pool of threads behind the traits of `env`.
+//! The traits of `env` on Linux: devices and image files, clocks, randomness, the host's identity and a small
+//! pool of threads.
 //!
 //! Environment variables (for tests, measurements and odd systems): `ZFS_FUSE_NO_IO_URING` makes
 //! batches of block devices run on threads, as those of regular files do; `ZFS_FUSE_IO_URING_FILES`
 //! has regular files use io_uring, too; `ZFS_FUSE_NO_DIRECT` opens everything through the page cache;
 //! `ZFS_FUSE_HOSTID` is the host id in hexadecimal.
+#![warn(missing_docs)]
 
 mod aligned;
 mod batch;

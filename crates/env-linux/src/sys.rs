@@ -78,6 +78,7 @@ pub fn random(mut buf: &mut [u8]) {
     }
 }
 
+/// Bytes of a block device.
 pub fn block_size(f: &File) -> io::Result<u64> {
     let mut v = 0u64;
     // SAFETY: the request writes one u64.
@@ -85,6 +86,7 @@ pub fn block_size(f: &File) -> io::Result<u64> {
     Ok(v)
 }
 
+/// Smallest transfer of a block device, bytes.
 pub fn logical_sector(f: &File) -> io::Result<u32> {
     let mut v: libc::c_int = 0;
     // SAFETY: the request writes one int.
@@ -92,6 +94,7 @@ pub fn logical_sector(f: &File) -> io::Result<u32> {
     Ok(v as u32)
 }
 
+/// Physical sector size of a block device, bytes.
 pub fn physical_sector(f: &File) -> io::Result<u32> {
     let mut v: libc::c_uint = 0;
     // SAFETY: the request writes one unsigned int.
@@ -99,6 +102,7 @@ pub fn physical_sector(f: &File) -> io::Result<u32> {
     Ok(v)
 }
 
+/// Discards a range of a block device, in bytes.
 pub fn discard_device(f: &File, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
     // SAFETY: the request reads two u64.

@@ -18,6 +18,7 @@ pub struct Timing<'a> {
 }
 
 impl<'a> Timing<'a> {
+    /// Times of `pieces`, counted from `begin`; nothing is noted without a watch.
     pub fn new(watch: Option<&'a dyn Watch>, pieces: &'a [Piece], begin: Instant) -> Timing<'a> {
         let mut sent = Vec::new();
         if let Some(w) = watch {

@@ -34,6 +34,7 @@ const CANCEL: u64 = 1 << 32;
 
 /// What pieces are transferred with.
 pub struct Target<'a> {
+    /// Descriptor of the device.
     pub fd: RawFd,
     /// Path of the device, for reports.
     pub name: &'a str,
@@ -157,6 +158,7 @@ pub fn run(
 /// What [`run`] has not done.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Left {
+    /// Everything was transferred.
     Nothing,
     /// Everything: there is no ring to be had.
     Unused,

@@ -13,17 +13,29 @@ const CHUNK: u64 = 64 << 10;
 /// What reached one of several disks.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// A write.
     Write {
+        /// Number of the disk.
         disk: usize,
+        /// First byte.
         offset: u64,
+        /// The bytes.
         data: base::Block,
     },
     /// A flush that ended here; it covers what was written before event number `begun`.
-    Flush { disk: usize, begun: usize },
+    Flush {
+        /// Number of the disk.
+        disk: usize,
+        /// Number of the event at which it began.
+        begun: usize,
+    },
     /// What is on the medium changed by itself.
     Rot {
+        /// Number of the disk.
         disk: usize,
+        /// First byte.
         offset: u64,
+        /// The bytes that are there now.
         data: Vec<u8>,
     },
 }
@@ -33,10 +45,12 @@ pub enum Event {
 pub struct Journal(Mutex<Vec<Event>>);
 
 impl Journal {
+    /// Number of events.
     pub fn len(&self) -> usize {
         self.0.acquire().len()
     }
 
+    /// Whether nothing has reached the disks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -61,11 +75,13 @@ pub struct MemDisk {
     size: AtomicU64,
     /// Logical and physical sector size.
     pub logical_sector: AtomicU32,
+    /// See `logical_sector`.
     pub physical_sector: AtomicU32,
     /// Every read fails.
     pub fail_reads: AtomicBool,
     /// Every write fails.
     pub fail_writes: AtomicBool,
+    /// Every flush fails.
     pub fail_flush: AtomicBool,
     /// It cannot be opened.
     pub gone: AtomicBool,
@@ -75,6 +91,7 @@ pub struct MemDisk {
     pub dies_after: AtomicI64,
     /// So many of the next reads fail, and writes, each once.
     pub read_errors: AtomicU64,
+    /// See `read_errors`.
     pub write_errors: AtomicU64,
     /// So many of the next writes are acknowledged and never happen.
     pub phantom: AtomicU64,
@@ -87,14 +104,17 @@ pub struct MemDisk {
     pub bad_ranges: Mutex<base::RangeSet>,
     /// Writes that touch these byte ranges fail.
     pub unwritable: Mutex<base::RangeSet>,
+    /// Flushes so far.
     pub flushes: AtomicU64,
     /// Transfers, reads and writes.
     pub reads: AtomicU64,
+    /// See `reads`.
     pub writes: AtomicU64,
     pub(crate) open_exclusive: AtomicU64,
 }
 
 impl MemDisk {
+    /// A disk of `size` bytes, all zeros, with sectors of 512 bytes.
     pub fn new(size: u64) -> Arc<MemDisk> {
         Arc::new(MemDisk {
             chunks: Mutex::new(BTreeMap::new()),
@@ -238,6 +258,7 @@ impl MemDisk {
         }
     }
 
+    /// Changes the size in bytes.
     pub fn resize(&self, size: u64) {
         self.size.store(size, Relaxed);
     }

@@ -4,6 +4,7 @@
 //! 1. A run depends on the seed and on the order of the calls, and on nothing else.
 //! 2. The engine starts no threads (see `env`), so the caller of its operations and syncs decides the whole schedule.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod disk;
 mod origin;
@@ -25,6 +26,7 @@ pub struct MemDisks {
 }
 
 impl MemDisks {
+    /// A new disk of `size` bytes at `path`.
     pub fn add(&self, path: &str, size: u64) -> Arc<MemDisk> {
         let d = MemDisk::new(size);
         self.put(path, d.clone());
@@ -36,6 +38,7 @@ impl MemDisks {
         self.disks.acquire().insert(path.to_string(), disk);
     }
 
+    /// The disk at `path`.
     pub fn get(&self, path: &str) -> Option<Arc<MemDisk>> {
         self.disks.acquire().get(path).cloned()
     }
@@ -100,7 +103,9 @@ const SECOND: u64 = 1_000_000_000;
 /// A clock that stands still unless told. Both its clocks pass a whole second at the same moment.
 #[derive(Default)]
 pub struct ManualClock {
+    /// Seconds since 1970.
     pub seconds: AtomicI64,
+    /// Nanoseconds of the monotonic clock.
     pub monotonic: AtomicU64,
 }
 
@@ -127,10 +132,12 @@ impl Clock for ManualClock {
 pub struct SeededRng(AtomicU64);
 
 impl SeededRng {
+    /// Equal seeds give equal numbers.
     pub fn new(seed: u64) -> SeededRng {
         SeededRng(AtomicU64::new(seed))
     }
 
+    /// The next number.
     pub fn next(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut z = self.0.fetch_add(STEP, Relaxed).wrapping_add(STEP);

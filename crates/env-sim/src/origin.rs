@@ -25,8 +25,11 @@ pub struct Origins {
 /// Sectors that were looked at, which have these numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Look {
+    /// Number of the disk.
     pub disk: u32,
+    /// First sector.
     pub first: u64,
+    /// Number of the content of each sector.
     pub numbers: Vec<u32>,
 }
 
@@ -42,6 +45,7 @@ impl Watcher {
 }
 
 impl Origins {
+    /// Nothing of disk number `disk` was read yet.
     pub fn new(disk: usize) -> Origins {
         Origins {
             disk: disk as u32,

@@ -21,6 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct Admission(Arc<Pool>);
 
 impl Admission {
+    /// Admission to `pool`.
     pub fn new(pool: Arc<Pool>) -> Admission {
         Admission(pool)
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 pub struct Caching {
     /// Longest time for attributes and for names; none: no limit.
     pub attributes: Option<Duration>,
+    /// See `attributes`.
     pub names: Option<Duration>,
     /// File data are not cached at all.
     pub direct: bool,

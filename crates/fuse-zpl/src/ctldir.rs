@@ -49,27 +49,37 @@ const INO_VOLUMES: u64 = INO_ROOT << 1;
 /// Directories of the control directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dir {
+    /// `.zfs`
     Root = 1,
+    /// `.zfs/shares`
     Shares = 2,
+    /// `.zfs/snapshot`
     Snapshots = 3,
+    /// `.zfs/volumes`
     Volumes = 4,
 }
 
 /// What a node id below `.zfs` means.
 pub enum Node {
+    /// A directory of the control directory itself.
     Dir(Dir),
     /// Object of a snapshot.
     File(Arc<Tree>, Arc<Znode>),
+    /// A volume, or a snapshot of one.
     Volume(Arc<Tree>, Arc<Volume>),
 }
 
 /// An open snapshot or volume.
 pub enum Open {
+    /// A snapshot of a file system.
     Snapshot(Snapshot),
+    /// A volume, or a snapshot of one.
     Volume(Arc<Volume>),
 }
 
+/// An open snapshot of a file system.
 pub struct Snapshot {
+    /// The file system in it.
     pub zfs: Arc<Zfs>,
     znodes: Mutex<HashMap<u64, Arc<Znode>>>,
 }
@@ -78,6 +88,7 @@ pub struct Snapshot {
 pub struct Tree {
     number: u64,
     key: Key,
+    /// What it is, opened.
     pub open: Open,
     /// Monotonic nanoseconds.
     used: AtomicU64,
@@ -104,9 +115,11 @@ pub struct Ctldir {
 /// One line of a directory.
 #[derive(PartialEq, Eq)]
 pub struct Line {
+    /// Inode number.
     pub ino: u64,
     /// `DT_*`
     pub kind: u8,
+    /// Name.
     pub name: Vec<u8>,
 }
 

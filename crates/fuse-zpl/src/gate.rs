@@ -46,6 +46,7 @@ impl Deref for Running<'_> {
 }
 
 impl Gate {
+    /// A gate to an open file system.
     pub fn new(zfs: Arc<Zfs>) -> Gate {
         let suspended = false;
         Gate {

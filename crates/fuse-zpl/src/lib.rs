@@ -14,6 +14,7 @@
 //! `.zfs`, `nodes.rs` the ids, `swap.rs` the suspension of a mounted file system.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod adapter;
 mod admission;

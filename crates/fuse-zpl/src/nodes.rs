@@ -56,9 +56,13 @@ pub(crate) enum What {
 /// A node the kernel knows, by the object it means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownNode {
+    /// Node id, as the kernel has it.
     pub id: u64,
+    /// Object number.
     pub object: u64,
+    /// Generation of the object.
     pub generation: u32,
+    /// Kind of the node.
     pub what: What,
 }
 

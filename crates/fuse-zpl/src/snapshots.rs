@@ -11,28 +11,37 @@ use zpl::{Time, Zfs};
 pub struct Key {
     /// Dataset object in the MOS.
     pub object: u64,
+    /// Guid of the dataset.
     pub guid: u64,
 }
 
 /// Who makes a request, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
+    /// User id.
     pub uid: u32,
+    /// Group id.
     pub gid: u32,
+    /// Process id; 0 if the process is not in this namespace.
     pub pid: u32,
 }
 
 /// Property `snapdir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Snapdir {
+    /// `.zfs` is there, but not listed.
     Hidden,
+    /// `.zfs` is listed.
     Visible,
+    /// There is no `.zfs`.
     Disabled,
 }
 
 /// What a snapshot or volume holds, opened for reading.
 pub enum Content {
+    /// A file system.
     Files(Arc<Zfs>),
+    /// The bytes of a volume.
     Volume(Volume),
 }
 

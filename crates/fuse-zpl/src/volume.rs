@@ -7,6 +7,7 @@ use zap::Zap;
 
 /// The bytes of a volume, or of a snapshot of one.
 pub struct Volume {
+    /// The object with the bytes.
     pub dnode: Arc<Dnode>,
     /// Dnodes do not keep their object set.
     _os: Arc<Objset>,

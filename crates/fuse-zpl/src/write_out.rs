@@ -31,6 +31,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub struct Left {
     /// Files with data that were not taken, or may not have been.
     pub files: usize,
+    /// Why, in words.
     pub why: String,
 }
 
@@ -61,6 +62,7 @@ struct Work {
 }
 
 impl Written {
+    /// For the files of `writers` in `mount`.
     pub fn new(mount: fuse::Mount, notifier: Notifier, writers: Arc<Writers>) -> Written {
         Written {
             mount,

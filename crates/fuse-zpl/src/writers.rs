@@ -132,6 +132,7 @@ impl Writers {
         Some(e)
     }
 
+    /// Forgets all files.
     pub fn clear(&self) {
         self.lock().clear();
         self.failures.store(0, Ordering::Relaxed);

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 /// A program and the Debian package that has it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tool {
+    /// Name of the program.
     pub name: &'static str,
+    /// Name of the Debian package.
     pub package: &'static str,
 }
 

@@ -16,6 +16,7 @@
 //! oz.check("/tmp/images".as_ref(), "tank").unwrap();
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod fixture;
 pub mod installed;

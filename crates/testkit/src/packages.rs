@@ -28,6 +28,7 @@ pub enum Set {
 }
 
 impl Set {
+    /// All sets.
     pub const ALL: [Set; 6] = [
         Set::OpenZfs,
         Set::Ztest,

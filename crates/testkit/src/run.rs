@@ -53,6 +53,7 @@ impl TempDir {
         Ok(TempDir(dir))
     }
 
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

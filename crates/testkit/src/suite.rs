@@ -17,7 +17,9 @@ const OLD: &str = "cli_root/zpool_upgrade/blockfiles";
 /// A pool of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuitePool {
+    /// Name of the pool.
     pub name: &'static str,
+    /// Its version.
     pub version: u64,
     /// Its images.
     pub files: &'static [&'static str],

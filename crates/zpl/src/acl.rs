@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 /// Names of the extended attributes that hold POSIX ACLs.
 pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
+/// See [`XATTR_ACCESS`].
 pub const XATTR_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Whether somebody who is not the owner has all of `want` by a list.

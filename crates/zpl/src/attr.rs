@@ -5,15 +5,19 @@ use env::Clock;
 /// Seconds since 1970 (may be negative) and nanoseconds 0…999,999,999.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
+    /// Seconds since 1970.
     pub sec: i64,
+    /// Nanoseconds, below 10⁹.
     pub nsec: u32,
 }
 
 impl Time {
+    /// A time of these parts.
     pub const fn new(sec: i64, nsec: u32) -> Time {
         Time { sec, nsec }
     }
 
+    /// The time of `clock`.
     pub fn now(clock: &dyn Clock) -> Time {
         let (sec, nsec) = clock.now();
         Time { sec, nsec }
@@ -38,29 +42,44 @@ impl Time {
 
 /// File types and permission bits of `st_mode`.
 pub mod mode {
+    /// Mask of the type.
     pub const FMT: u32 = 0o170000;
+    /// A named pipe.
     pub const FIFO: u32 = 0o010000;
+    /// A character device.
     pub const CHR: u32 = 0o020000;
+    /// A directory.
     pub const DIR: u32 = 0o040000;
+    /// A block device.
     pub const BLK: u32 = 0o060000;
+    /// A regular file.
     pub const REG: u32 = 0o100000;
+    /// A symbolic link.
     pub const LNK: u32 = 0o120000;
+    /// A socket.
     pub const SOCK: u32 = 0o140000;
+    /// Set-user-id.
     pub const SUID: u32 = 0o4000;
+    /// Set-group-id.
     pub const SGID: u32 = 0o2000;
+    /// In a directory: only owners remove names.
     pub const STICKY: u32 = 0o1000;
     /// Permission bits with set-id and sticky.
     pub const PERM: u32 = 0o7777;
 
+    /// Whether it is a directory.
     pub const fn is_dir(m: u32) -> bool {
         m & FMT == DIR
     }
+    /// Whether it is a regular file.
     pub const fn is_reg(m: u32) -> bool {
         m & FMT == REG
     }
+    /// Whether it is a symbolic link.
     pub const fn is_lnk(m: u32) -> bool {
         m & FMT == LNK
     }
+    /// Whether it is a character or block device.
     pub const fn is_dev(m: u32) -> bool {
         m & FMT == CHR || m & FMT == BLK
     }
@@ -74,9 +93,13 @@ pub use disk::znode::flag;
 
 /// The flags of `FS_IOC_GETFLAGS` that ZFS keeps.
 pub mod fs_flag {
+    /// `chattr +i`
     pub const IMMUTABLE: u32 = 0x10;
+    /// `chattr +a`
     pub const APPEND: u32 = 0x20;
+    /// `chattr +d`
     pub const NODUMP: u32 = 0x40;
+    /// `chattr +P`
     pub const PROJINHERIT: u32 = 0x2000_0000;
     /// Everything that can be set.
     pub const ALL: u32 = IMMUTABLE | APPEND | NODUMP | PROJINHERIT;
@@ -131,29 +154,40 @@ pub struct Attr {
     pub generation: u32,
     /// Type and permission bits.
     pub mode: u32,
+    /// Number of names; of a directory 2 and its subdirectories.
     pub nlink: u64,
+    /// User id of the owner.
     pub uid: u32,
+    /// Group id.
     pub gid: u32,
     /// Linux device number, as the kernel's `new_encode_dev` packs it.
     pub rdev: u64,
+    /// Bytes of the content; of a directory its entries and 2.
     pub size: u64,
     /// Allocated, in 512-byte units, as of the last synced transaction group; the dnode included.
     pub blocks: u64,
     /// Preferred I/O size: the block size of the file.
     pub blksize: u32,
+    /// Last access.
     pub atime: Time,
+    /// Last change of the content.
     pub mtime: Time,
+    /// Last change of an attribute.
     pub ctime: Time,
+    /// Creation.
     pub btime: Time,
     /// `chattr` flags, see [`fs_flag`].
     pub fs_flags: u32,
+    /// Project id; 0 for none.
     pub projid: u32,
 }
 
 /// A time to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
+    /// The time of the operation.
     Now,
+    /// This time.
     To(Time),
 }
 
@@ -162,10 +196,15 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits; type bits are ignored.
     pub mode: Option<u32>,
+    /// User id of the owner.
     pub uid: Option<u32>,
+    /// Group id.
     pub gid: Option<u32>,
+    /// Bytes of the content.
     pub size: Option<u64>,
+    /// Last access.
     pub atime: Option<SetTime>,
+    /// Last change of the content.
     pub mtime: Option<SetTime>,
     /// Only from a kernel that keeps ctime itself (write-back cache); otherwise now.
     pub ctime: Option<Time>,

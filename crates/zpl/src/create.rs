@@ -24,6 +24,7 @@ pub struct FsOptions {
     pub pool_version: u64,
     /// Normalization flags: 0, 0x10 formD, 0x50 formC, 0x20 formKD, 0x60 formKC.
     pub normalization: u64,
+    /// Names must be UTF-8.
     pub utf8only: bool,
     /// 0 sensitive, 1 insensitive, 2 mixed.
     pub casesensitivity: u64,
@@ -31,7 +32,9 @@ pub struct FsOptions {
     pub project_quota: bool,
     /// Owner of the root directory.
     pub uid: u32,
+    /// Group of the root directory.
     pub gid: u32,
+    /// Time of creation.
     pub now: Time,
 }
 
@@ -121,12 +124,19 @@ pub fn create_fs(os: &Arc<Objset>, tx: &Tx, o: &FsOptions) -> Result<()> {
 
 /// What an object is made with.
 pub(crate) struct Spec<'a> {
+    /// Type and permission bits.
     pub mode: u32,
+    /// Owner, a FUID.
     pub uid: u64,
+    /// Group, a FUID.
     pub gid: u64,
+    /// Txg of creation.
     pub gen: u64,
+    /// All four times.
     pub times: Time,
+    /// As it is stored.
     pub size: u64,
+    /// As it is stored.
     pub links: u64,
     /// `None`: itself.
     pub parent: Option<u64>,
@@ -138,9 +148,11 @@ pub(crate) struct Spec<'a> {
     pub rdev: u64,
     /// Of a symbolic link.
     pub target: &'a [u8],
+    /// Dnode slots of 512 bytes.
     pub slots: u8,
     /// The number it must have (replay), or any.
     pub object: Option<u64>,
+    /// The file system has FUIDs.
     pub fuids: bool,
     /// What the mode says, if `None`. Its flags come besides `flags`; its mode is `mode`.
     pub list: Option<List>,

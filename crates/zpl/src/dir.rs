@@ -25,6 +25,7 @@ pub const SYMLINK_MAX: usize = 4095;
 pub struct New<'a> {
     /// Type and permission bits, umask not applied.
     pub mode: u32,
+    /// Permission bits that the caller's umask takes away.
     pub umask: u32,
     /// Device number in the kernel's 32-bit form.
     pub rdev: u64,
@@ -44,10 +45,12 @@ impl<'a> New<'a> {
         }
     }
 
+    /// A directory.
     pub fn dir(perm: u32, umask: u32) -> New<'a> {
         New::file(mode::DIR | perm & mode::PERM, umask)
     }
 
+    /// A device file, pipe or socket.
     pub fn device(mode: u32, umask: u32, rdev: u64) -> New<'a> {
         New {
             mode,
@@ -57,6 +60,7 @@ impl<'a> New<'a> {
         }
     }
 
+    /// A symbolic link to `target`.
     pub fn symlink(target: &'a [u8]) -> New<'a> {
         New {
             mode: mode::LNK | 0o777,
@@ -69,11 +73,17 @@ impl<'a> New<'a> {
 /// What a log record says of an object made before the crash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replayed {
+    /// Its number.
     pub object: u64,
+    /// Its dnode slots.
     pub slots: u8,
+    /// Owner, a FUID.
     pub uid: u64,
+    /// Group, a FUID.
     pub gid: u64,
+    /// Txg of creation.
     pub gen: Txg,
+    /// Time of creation.
     pub crtime: crate::attr::Time,
     /// As stored.
     pub rdev: u64,

@@ -34,8 +34,11 @@ pub struct WriteOpts {
 
 /// fallocate(2) modes.
 pub mod falloc {
+    /// `FALLOC_FL_KEEP_SIZE`
     pub const KEEP_SIZE: u32 = 1;
+    /// `FALLOC_FL_PUNCH_HOLE`
     pub const PUNCH_HOLE: u32 = 2;
+    /// `FALLOC_FL_ZERO_RANGE`
     pub const ZERO_RANGE: u32 = 0x10;
 }
 

@@ -34,6 +34,7 @@ pub struct ZilLog {
 }
 
 impl ZilLog {
+    /// The log of `os`; `slog`: the pool has log devices.
     pub fn new(zil: Arc<Zil>, os: &Objset, slog: bool) -> ZilLog {
         ZilLog {
             zil,
@@ -206,6 +207,7 @@ pub(crate) struct Redo<'a> {
 }
 
 impl<'a> Redo<'a> {
+    /// Nothing is replayed yet.
     pub fn new(zfs: &'a Zfs) -> Redo<'a> {
         Redo {
             zfs,

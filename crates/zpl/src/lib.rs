@@ -1,10 +1,11 @@
-//! The POSIX meaning of a dataset: files, directories and everything about them, on the objects of
-//! crate `dmu` (data format, chapters 17–24). No FUSE here: a door maps its requests onto [`Zfs`].
+//! The POSIX layer (ZPL): files, directories and their attributes, on the objects of
+//! crate `dmu` (data format §17–§24). There is no FUSE type here: doors call the methods of [`Zfs`].
 //!
 //! Lock order: the moving mutex → directories ([`Znode`] `ns`, by object number) → byte ranges →
 //! extended attributes (`xlock`) → transaction → link/queue mutex → attributes of a znode. Nothing
 //! waits for the log while holding any of them.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod acl;
 pub mod attr;

@@ -54,10 +54,12 @@ impl RangeLock {
         RangeGuard { lock: self, ticket }
     }
 
+    /// Locks bytes `[start, end)` for reading. Waits for writers that came before.
     pub fn read(&self, start: u64, end: u64) -> RangeGuard<'_> {
         self.lock(start, end, false)
     }
 
+    /// Locks bytes `[start, end)` for writing. Waits for all that came before.
     pub fn write(&self, start: u64, end: u64) -> RangeGuard<'_> {
         self.lock(start, end, true)
     }

@@ -10,30 +10,41 @@ use dmu::Tx;
 pub enum Made {
     /// Regular file, device, fifo or socket.
     File,
+    /// Directory.
     Dir,
+    /// Directory of extended attributes.
     XattrDir,
+    /// Symbolic link.
     Symlink,
 }
 
 /// The new object of a creation or whiteout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFile {
+    /// Its number.
     pub object: u64,
     /// 512-byte dnode slots.
     pub slots: u8,
+    /// As `st_mode`.
     pub mode: u64,
+    /// Owner, a FUID.
     pub uid: u64,
+    /// Group, a FUID.
     pub gid: u64,
     /// Creation txg.
     pub gen: u64,
+    /// Time of creation.
     pub crtime: Time,
     /// As stored.
     pub rdev: u64,
 }
 
+/// Kind of a rename.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RenameKind {
+    /// The target, if there is one, is replaced.
     Plain,
+    /// Both names change places.
     Exchange,
     /// A whiteout device takes the place of the source.
     Whiteout(NewFile),
@@ -46,37 +57,57 @@ pub struct Extended {
     pub flags: Option<u64>,
     /// Which of them are meant; the others stay.
     pub mask: u64,
+    /// Project id.
     pub projid: Option<u32>,
 }
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
+    /// An object was made.
     Create {
+        /// What was made.
         how: Made,
+        /// Object of the directory; of the file for an extended attribute directory.
         dir: u64,
+        /// Its name.
         name: Vec<u8>,
+        /// The object.
         new: NewFile,
         /// Of a symbolic link.
         target: Vec<u8>,
     },
+    /// A name was removed.
     Remove {
+        /// Object of the directory.
         dir: u64,
+        /// The name.
         name: Vec<u8>,
+        /// It was a directory.
         is_dir: bool,
         /// The object the name led to (not part of the record on disk).
         object: u64,
     },
+    /// An object got a further name.
     Link {
+        /// Object of the directory.
         dir: u64,
+        /// The object.
         object: u64,
+        /// The new name.
         name: Vec<u8>,
     },
+    /// A name was changed.
     Rename {
+        /// Kind of the rename.
         kind: RenameKind,
+        /// Object of the old directory.
         from_dir: u64,
+        /// Object of the new directory.
         to_dir: u64,
+        /// Old name.
         from: Vec<u8>,
+        /// New name.
         to: Vec<u8>,
         /// The renamed object: its pending writes go into the ordered list first (not on disk).
         object: u64,
@@ -84,9 +115,13 @@ pub enum Record {
     /// File data; the log fetches them with [`DataSource::log_read`] when (and if) they must be
     /// written, or takes the whole block by pointer.
     Write {
+        /// The file.
         object: u64,
+        /// Its generation.
         gen: u64,
+        /// First byte.
         offset: u64,
+        /// Bytes.
         len: u64,
         /// Block size of the file.
         block: u32,
@@ -94,31 +129,53 @@ pub enum Record {
         sync: bool,
     },
     /// `len` 0: to the end.
-    Truncate { object: u64, offset: u64, len: u64 },
-    SetAttr {
+    Truncate {
+        /// The file.
         object: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Attributes were set; `None` leaves one as it is.
+    SetAttr {
+        /// The object.
+        object: u64,
+        /// As `st_mode`.
         mode: Option<u32>,
+        /// User id of the owner.
         uid: Option<u32>,
+        /// Group id.
         gid: Option<u32>,
+        /// Bytes of the content.
         size: Option<u64>,
+        /// Last access.
         atime: Option<Time>,
+        /// Last change of the content.
         mtime: Option<Time>,
+        /// Last change of an attribute.
         ctime: Option<Time>,
+        /// Flags and project.
         extended: Option<Extended>,
     },
     /// Replaces the NFSv4 list; the mode follows from it.
     SetAcl {
+        /// The object.
         object: u64,
         /// v1 entries.
         aces: Vec<u8>,
+        /// Number of entries.
         count: u64,
         /// File flags that belong to the list.
         flags: u64,
     },
     /// `value` is the plain value; `None` removes.
     SetSaXattr {
+        /// The object.
         object: u64,
+        /// Name of the attribute.
         name: Vec<u8>,
+        /// Its value.
         value: Option<Vec<u8>>,
     },
 }

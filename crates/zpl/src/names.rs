@@ -43,10 +43,12 @@ pub fn add(dn: &Dnode, tx: &Tx, name: &[u8], v: u64) -> Result<()> {
     Zap::new(dn).longname(true).add_u64(tx, name, v)
 }
 
+/// Sets the value of a name, which need not exist.
 pub fn update(dn: &Dnode, tx: &Tx, name: &[u8], v: u64) -> Result<()> {
     Zap::new(dn).longname(true).update_u64(tx, name, v)
 }
 
+/// Adds a name with an array of 16-bit integers.
 pub fn add_u16s(dn: &Dnode, tx: &Tx, name: &[u8], v: &[u16]) -> Result<()> {
     Zap::new(dn).add(tx, name, &Value::u16s(v))
 }

@@ -21,6 +21,7 @@ const INHERITANCE: u16 =
 /// A list about to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct List {
+    /// The entries in order.
     pub aces: Vec<Ace>,
     /// Of the znode, as far as they belong to the list ([`ALL_FLAGS`]).
     pub flags: u64,

@@ -7,13 +7,17 @@ use std::sync::Arc;
 
 /// Permission wanted, as in `access(2)`.
 pub const R: u32 = 4;
+/// See [`R`].
 pub const W: u32 = 2;
+/// See [`R`].
 pub const X: u32 = 1;
 
 /// Who asks.
 #[derive(Clone)]
 pub struct Cred {
+    /// User id.
     pub uid: u32,
+    /// Group id.
     pub gid: u32,
     /// Tells whether the caller is in a supplementary group. Asked only when the answer matters,
     /// because on FUSE it costs a look at the caller's process. `None`: in no other group.
@@ -58,6 +62,7 @@ impl Cred {
         }
     }
 
+    /// Whether the caller is in the group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.as_ref().is_some_and(|f| f(gid))
     }

@@ -13,13 +13,17 @@ use std::sync::Arc;
 
 /// Positions of `.`, `..` and (in the root) `.zfs`; anything up to 3 means the first real entry.
 pub const DOT: u64 = 0;
+/// See [`DOT`].
 pub const DOTDOT: u64 = 1;
+/// See [`DOT`].
 pub const FIRST: u64 = 3;
 
 /// One entry handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
+    /// Name.
     pub name: &'a [u8],
+    /// Object number.
     pub object: u64,
     /// Type as in `st_mode` >> 12 (`DT_*`), 0 if the directory does not say (ZPL version 1).
     pub dtype: u8,

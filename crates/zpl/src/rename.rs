@@ -14,8 +14,11 @@ use std::sync::Arc;
 
 /// Flags of renameat2(2).
 pub mod flags {
+    /// `RENAME_NOREPLACE`: fail if the target exists.
     pub const NOREPLACE: u32 = 1;
+    /// `RENAME_EXCHANGE`: both names change places.
     pub const EXCHANGE: u32 = 2;
+    /// `RENAME_WHITEOUT`: leave a whiteout under the old name.
     pub const WHITEOUT: u32 = 4;
 }
 

@@ -16,7 +16,12 @@ pub enum ReplayData<'a> {
     /// The record's own bytes.
     Copied(&'a [u8]),
     /// A whole block of the file, written before the crash; the record covers a part of it.
-    Block { offset: u64, data: &'a [u8] },
+    Block {
+        /// Where the block begins in the file, bytes.
+        offset: u64,
+        /// All bytes of the block.
+        data: &'a [u8],
+    },
 }
 
 impl Zfs {
@@ -25,6 +30,7 @@ impl Zfs {
         self.replaying.store(true, Ordering::Release);
     }
 
+    /// See [`Zfs::begin_replay`].
     pub fn end_replay(&self) {
         self.replaying.store(false, Ordering::Release);
     }

@@ -21,20 +21,26 @@ pub struct Space {
 /// What one id uses, as of the last synced transaction group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Deflated bytes.
     pub bytes: u64,
+    /// Number of objects.
     pub objects: u64,
 }
 
 /// Whose usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
+    /// That of a user.
     User,
+    /// That of a group.
     Group,
+    /// That of a project.
     Project,
 }
 
 /// What the dataset layer knows.
 pub trait SpaceInfo: Send + Sync {
+    /// Space of the dataset now.
     fn space(&self) -> Space;
     /// Usage by an id; `None` if it is not accounted (old pools).
     fn usage(&self, _whose: Whose, _id: u64) -> Result<Option<Usage>> {
@@ -61,12 +67,19 @@ pub trait SpaceInfo: Send + Sync {
 pub struct Statfs {
     /// Both block size and fragment size, bytes.
     pub bsize: u64,
+    /// Blocks in all.
     pub blocks: u64,
+    /// Blocks that are free.
     pub bfree: u64,
+    /// Blocks that ordinary users can have.
     pub bavail: u64,
+    /// Objects in all.
     pub files: u64,
+    /// Objects that can still be made.
     pub ffree: u64,
+    /// Bytes of the longest name.
     pub namelen: u32,
+    /// Id of the file system.
     pub fsid: u64,
 }
 

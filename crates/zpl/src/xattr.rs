@@ -21,6 +21,7 @@ pub const NAME_MAX: usize = 255;
 pub const VALUE_MAX: usize = 64 << 10;
 /// Flags of setxattr(2).
 pub const XATTR_CREATE: u32 = 1;
+/// See [`XATTR_CREATE`].
 pub const XATTR_REPLACE: u32 = 2;
 
 /// What a name belongs to.

@@ -21,6 +21,7 @@ pub const MASTER_NODE: u64 = 1;
 pub const ZPL_VERSION: u64 = 5;
 /// First versions with FUIDs (and flags in the high half), and with system attributes.
 pub const VERSION_FUID: u64 = 3;
+/// See [`VERSION_FUID`].
 pub const VERSION_SA: u64 = 5;
 
 /// Newest ZPL version a pool of this version may hold (data format §17).
@@ -36,16 +37,22 @@ pub const fn max_zpl_version(pool_version: u64) -> u64 {
 /// Property `xattr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
+    /// `off`: none.
     Off,
+    /// `dir`: as files of a hidden directory.
     Dir,
+    /// `sa`: in a system attribute, where they fit.
     Sa,
 }
 
 /// Property `acltype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclType {
+    /// `off`: no ACLs.
     Off,
+    /// `posix`: POSIX ACLs.
     Posix,
+    /// `nfsv4`: NFSv4 ACLs, which are stored and not enforced on Linux.
     Nfsv4,
 }
 
@@ -65,6 +72,7 @@ pub enum AclMode {
 /// Property `aclinherit`: what a new object gets of the inheritable entries of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclInherit {
+    /// Nothing.
     Discard,
     /// Only what denies.
     NoAllow,
@@ -79,35 +87,49 @@ pub enum AclInherit {
 /// Property `sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
+    /// As programs ask for.
     Standard,
+    /// Every change waits until it is durable.
     Always,
+    /// Nothing waits; `fsync` returns at once.
     Disabled,
 }
 
 /// Property `logbias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogBias {
+    /// Short waits: synchronous writes go to log devices, if there are any.
     Latency,
+    /// Large writes go to their places, and only a pointer into the log.
     Throughput,
 }
 
 /// Properties that may change while the file system is mounted.
 #[derive(Clone, Debug)]
 pub struct Props {
+    /// Nothing can be changed.
     pub readonly: bool,
+    /// Reading changes access times.
     pub atime: bool,
+    /// Access times change after a change of the file, or once a day.
     pub relatime: bool,
     /// Directories have access times, too (mount option `nodiratime`).
     pub diratime: bool,
     /// Bytes, a power of two.
     pub recordsize: usize,
+    /// Where extended attributes are stored.
     pub xattr: XattrMode,
+    /// Which ACLs there are.
     pub acltype: AclType,
+    /// What chmod does to a list that says more than the mode.
     pub aclmode: AclMode,
+    /// What new objects inherit.
     pub aclinherit: AclInherit,
     /// 512-byte dnode slots of new files (dnodesize: legacy 1, auto 2).
     pub dnode_slots: u8,
+    /// Which writes wait until they are durable.
     pub sync: SyncMode,
+    /// What the intent log is tuned for.
     pub logbias: LogBias,
     /// Names up to 1023 bytes.
     pub longname: bool,
@@ -144,9 +166,13 @@ impl Default for Props {
 
 /// What mounting needs besides the object set.
 pub struct Mount {
+    /// Gives the times of changes.
     pub clock: Arc<dyn Clock>,
+    /// Properties at the beginning.
     pub props: Props,
+    /// Space and quotas of the dataset.
     pub space: Arc<dyn SpaceInfo>,
+    /// The intent log.
     pub log: Arc<dyn IntentLog>,
     /// Pool version (1–28, or 5000).
     pub pool_version: u64,
@@ -166,6 +192,7 @@ pub struct Zfs {
     read_only: bool,
     /// ZPL version.
     pub version: u64,
+    /// Pool version, 1 to 28 or 5000.
     pub pool_version: u64,
     pub(crate) devices: DeviceForm,
     root: u64,
@@ -176,6 +203,7 @@ pub struct Zfs {
     pub(crate) norm: u64,
     /// casesensitivity: 0 sensitive, 1 insensitive, 2 mixed.
     pub case: u64,
+    /// Names must be UTF-8.
     pub utf8only: bool,
     pub(crate) cache: Arc<Cache>,
     /// Held while a directory moves to another one, so that the tree stands still for the check
@@ -301,18 +329,22 @@ impl Zfs {
         let _ = self.keeper.set(keeper);
     }
 
+    /// The root directory.
     pub fn root(&self) -> Result<Arc<Znode>> {
         self.get(self.root)
     }
 
+    /// Object number of the root directory.
     pub fn root_object(&self) -> u64 {
         self.root
     }
 
+    /// The object set.
     pub fn objset(&self) -> &Arc<Objset> {
         &self.os
     }
 
+    /// The properties now.
     pub fn props(&self) -> Arc<Props> {
         self.props.acquire_read().clone()
     }

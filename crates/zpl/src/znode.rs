@@ -27,21 +27,34 @@ pub const NOBODY: u32 = 65534;
 /// The twelve attributes every object has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fixed {
+    /// As `st_mode`.
     pub mode: u64,
+    /// Bytes of the content; of a directory its entries and 2.
     pub size: u64,
+    /// Txg of creation.
     pub gen: u64,
+    /// Owner, a FUID.
     pub uid: u64,
+    /// Group, a FUID.
     pub gid: u64,
+    /// Object of the parent directory.
     pub parent: u64,
+    /// [`disk::znode::flag`]
     pub flags: u64,
+    /// Last access.
     pub atime: Time,
+    /// Last change of the content.
     pub mtime: Time,
+    /// Last change of an attribute.
     pub ctime: Time,
+    /// Creation.
     pub crtime: Time,
+    /// Number of names.
     pub links: u64,
 }
 
 impl Fixed {
+    /// `st_mode`.
     pub fn mode32(&self) -> u32 {
         self.mode as u32
     }
@@ -53,6 +66,7 @@ impl Fixed {
             NOBODY
         }
     }
+    /// See [`uid32`](Fixed::uid32).
     pub fn gid32(&self) -> u32 {
         if self.gid >> 32 == 0 {
             self.gid as u32
@@ -60,6 +74,7 @@ impl Fixed {
             NOBODY
         }
     }
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         mode::is_dir(self.mode as u32)
     }
@@ -150,14 +165,18 @@ fn encode_fixed(f: &Fixed, b: &mut [u8], at: &Offsets) {
 /// How the attributes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
+    /// As system attributes.
     Sa,
+    /// As a legacy znode (ZPL versions 1 to 4).
     Legacy,
 }
 
 /// Attributes beyond the twelve that are looked at often.
 #[derive(Clone, Debug, Default)]
 pub struct Extra {
+    /// Project id; 0 for none.
     pub projid: u64,
+    /// Device number, as stored.
     pub rdev: u64,
     /// Object of the xattr directory, 0 = none.
     pub xattr: u64,
@@ -166,7 +185,9 @@ pub struct Extra {
 }
 
 pub(crate) struct State {
+    /// The attributes every object has.
     pub f: Fixed,
+    /// How they are stored.
     pub form: Form,
     at: Offsets,
     /// The bonus as stored, little-endian.
@@ -185,6 +206,7 @@ pub(crate) struct Reaper {
 }
 
 impl Reaper {
+    /// Whether the object is used by its number.
     pub fn is_kept(&self, object: u64) -> bool {
         self.kept.acquire().contains(&object)
     }
@@ -199,16 +221,20 @@ impl Reaper {
         }
         was
     }
+    /// Takes the numbers of all objects that are used by their number.
     pub fn take_kept(&self) -> HashSet<u64> {
         std::mem::take(&mut *self.kept.acquire())
     }
+    /// Queues an object to be freed.
     pub fn push(&self, object: u64) {
         self.list.acquire().push(object);
         self.n.fetch_add(1, Ordering::Release);
     }
+    /// Whether no object waits to be freed.
     pub fn is_empty(&self) -> bool {
         self.n.load(Ordering::Acquire) == 0
     }
+    /// Takes an object that waits to be freed.
     pub fn pop(&self) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -223,9 +249,11 @@ impl Reaper {
 /// kernel knows and every open file); when the last reference to an object without links goes, the
 /// object is queued to be freed.
 pub struct Znode {
+    /// Object number.
     pub object: u64,
     /// Transaction group of creation.
     pub gen: u64,
+    /// The object.
     pub dnode: Arc<Dnode>,
     state: RwLock<State>,
     /// Data of the file.
@@ -284,18 +312,22 @@ impl Znode {
         self.state.acquire_read().f
     }
 
+    /// `st_mode`.
     pub fn mode(&self) -> u32 {
         self.state.acquire_read().f.mode as u32
     }
 
+    /// Bytes of the content.
     pub fn size(&self) -> u64 {
         self.state.acquire_read().f.size
     }
 
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         mode::is_dir(self.mode())
     }
 
+    /// How its attributes are stored.
     pub fn form(&self) -> Form {
         self.state.acquire_read().form
     }
@@ -679,6 +711,7 @@ const SHARDS: usize = 32;
 
 /// All znodes in use, by object number. Holds no reference of its own.
 pub(crate) struct Cache {
+    /// Objects that are to be freed.
     pub reaper: Reaper,
     shards: Vec<Mutex<HashMap<u64, Weak<Znode>>>>,
     /// Loading of one object happens once at a time.
@@ -696,6 +729,7 @@ impl Default for Cache {
 }
 
 impl Cache {
+    /// The znode of the object, if it is in use.
     pub fn get(&self, object: u64) -> Option<Arc<Znode>> {
         self.shards[object as usize % SHARDS]
             .acquire()

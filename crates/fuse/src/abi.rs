@@ -5,6 +5,10 @@
 //! notification whose code is in the error field). Structures are padded to 8 bytes by the ABI, so
 //! a 32-bit daemon speaks the same bytes. Reading copies out of the buffer
 //! ([`zerocopy::FromBytes::read_from_prefix`]), so the payload needs no alignment.
+//!
+//! Names are those of the kernel's `include/uapi/linux/fuse.h`, without their prefixes. Only items whose
+//! meaning that file does not tell have comments here.
+#![allow(missing_docs)]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

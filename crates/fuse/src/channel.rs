@@ -33,6 +33,7 @@ pub(crate) fn negative(e: Errno) -> i32 {
 
 /// A descriptor of the device.
 pub(crate) struct Channel<'a> {
+    /// The device.
     pub file: &'a File,
 }
 

@@ -5,9 +5,11 @@ use crate::abi::init;
 /// When directory reads bring attributes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReaddirPlus {
+    /// Never.
     Never,
     /// When the kernel sees that lookups follow.
     Auto,
+    /// Always.
     Always,
 }
 
@@ -31,6 +33,7 @@ pub struct Config {
     /// not: an idle mount has one. Since operations are synchronous this is also how many may wait
     /// for the disk at once. See also [`crate::about_to_block`].
     pub threads: usize,
+    /// How requests travel.
     pub transport: Transport,
     /// Largest write (and read) in bytes; cut to what `/proc/sys/fs/fuse/max_pages_limit` allows.
     pub max_write: u32,
@@ -44,8 +47,11 @@ pub struct Config {
     pub writeback_cache: bool,
     /// The file system stores `system.posix_acl_*` and the kernel enforces them.
     pub posix_acl: bool,
+    /// Lookups and listings of one directory run in parallel.
     pub parallel_dirops: bool,
+    /// When directory reads bring attributes along.
     pub readdirplus: ReaddirPlus,
+    /// The kernel caches targets of symbolic links.
     pub cache_symlinks: bool,
     /// The file system clears suid and sgid when requests say so; without it the kernel asks for
     /// `security.capability` before writes.
@@ -98,7 +104,9 @@ pub struct Negotiated {
     pub offered: u64,
     /// Largest write in bytes.
     pub max_write: u32,
+    /// Most read-ahead in bytes.
     pub max_readahead: u32,
+    /// Most pages of one request.
     pub max_pages: u16,
 }
 

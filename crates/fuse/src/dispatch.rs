@@ -14,11 +14,14 @@ use crate::types::*;
 
 /// Buffers of a thread, used again for every request.
 pub(crate) struct Scratch {
+    /// Data that were read.
     pub read: ReadBuf,
+    /// Directory entries.
     pub dir: Vec<u8>,
 }
 
 impl Scratch {
+    /// Empty buffers.
     pub fn new() -> Scratch {
         Scratch {
             read: ReadBuf::new(0),
@@ -80,9 +83,11 @@ fn supp_group(mut ext: &[u8]) -> Option<u32> {
 
 /// A request: its head and what follows.
 pub(crate) struct Message<'a> {
+    /// The head of the request.
     pub head: abi::InHeader,
     /// The operation's own arguments of fixed size, where they do not begin `body`.
     pub op: Option<&'a [u8]>,
+    /// What follows the head.
     pub body: &'a [u8],
     /// The data of a WRITE, where they do not end `body`.
     pub blocks: &'a [Block],

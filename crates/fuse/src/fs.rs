@@ -38,10 +38,12 @@ pub trait Filesystem: Send + Sync + 'static {
     /// The kernel drops `nlookup` of the lookups it was given for the node.
     fn forget(&self, node: u64, nlookup: u64) {}
 
+    /// Attributes of a node; `fh` is the handle of an `fstat`.
     fn getattr(&self, req: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
         Err(Errno::ENOSYS)
     }
 
+    /// Changes attributes and returns the new ones.
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
         Err(Errno::ENOSYS)
     }
@@ -65,10 +67,12 @@ pub trait Filesystem: Send + Sync + 'static {
         })
     }
 
+    /// Target of a symbolic link.
     fn readlink(&self, req: &Request, node: u64) -> Result<Vec<u8>> {
         Err(Errno::ENOSYS)
     }
 
+    /// Makes a symbolic link.
     fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
         Err(Errno::ENOSYS)
     }
@@ -85,14 +89,17 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
+    /// Makes a directory.
     fn mkdir(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Entry> {
         Err(Errno::ENOSYS)
     }
 
+    /// Removes the name of a node that is no directory.
     fn unlink(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
         Err(Errno::ENOSYS)
     }
 
+    /// Removes an empty directory.
     fn rmdir(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
         Err(Errno::ENOSYS)
     }
@@ -184,6 +191,7 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
+    /// Opens a directory.
     fn opendir(&self, req: &Request, node: u64, flags: i32) -> Result<Opened> {
         Err(Errno::ENOSYS)
     }
@@ -213,12 +221,15 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
+    /// Closes a directory.
     fn releasedir(&self, req: &Request, node: u64, fh: u64) {}
 
+    /// Returns when the changes of the directory are durable.
     fn fsyncdir(&self, req: &Request, node: u64, fh: u64, datasync: bool) -> Result<()> {
         Err(Errno::ENOSYS)
     }
 
+    /// Space and counts of the file system.
     fn statfs(&self, req: &Request, node: u64) -> Result<Statfs> {
         Err(Errno::ENOSYS)
     }
@@ -242,10 +253,12 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
+    /// Adds the names of all extended attributes to `out`.
     fn listxattr(&self, req: &Request, node: u64, out: &mut XattrNames) -> Result<()> {
         Err(Errno::ENOSYS)
     }
 
+    /// Removes an extended attribute.
     fn removexattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<()> {
         Err(Errno::ENOSYS)
     }

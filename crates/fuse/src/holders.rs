@@ -25,12 +25,19 @@ const MOST: usize = 20;
 /// How something is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
+    /// Working directory of a process.
     WorkingDirectory,
+    /// Root directory of a process.
     RootDirectory,
+    /// The program a process runs.
     Program,
+    /// A file a process has open.
     OpenFile,
+    /// A file a process has mapped.
     Mapped,
+    /// A mount in it.
     MountBelow,
+    /// Another mount namespace that has the mount.
     Namespace,
 }
 
@@ -53,7 +60,9 @@ impl fmt::Display for Use {
 pub struct Holder {
     /// Process id and command; none for a mount.
     pub process: Option<(u32, String)>,
+    /// What is used.
     pub path: PathBuf,
+    /// How it is used.
     pub how: Use,
 }
 
@@ -71,6 +80,7 @@ impl fmt::Display for Holder {
 /// All that was found.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
+    /// The holders found.
     pub list: Vec<Holder>,
     /// Processes that could not be looked at.
     pub hidden: usize,

@@ -54,6 +54,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
+    /// No request is served yet.
     pub fn on(channel: Arc<File>) -> Serving {
         Serving {
             unique: AtomicU64::new(0),

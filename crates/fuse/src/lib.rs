@@ -11,13 +11,14 @@
 //! For a plain FUSE mount `sync(2)` and `syncfs(2)` start writing out the page cache (WRITE and
 //! SETATTR arrive) but do not wait for the answers, and the kernel sends no SYNCFS afterwards: it
 //! sends that to virtiofs, and from Linux 6.18 on to block-device mounts (`fuseblk`), only. So
-//! nothing the daemon could do makes `sync(2)` durable; whoever needs durability has `fsync`, and
-//! the rest reaches the disk with the next transaction group. [`Filesystem::syncfs`] is served if a
+//! nothing the daemon could do makes `sync(2)` durable. `fsync` is durable, and
+//! other data reaches the disk with the next txg. [`Filesystem::syncfs`] is served if a
 //! kernel does send it.
 //!
 //! Unmounting does write out the page cache and waits for it, but sends no message of its own;
 //! RELEASE and FORGET of what was still known to the kernel are dropped. [`Filesystem::destroy`] is
 //! where to settle that.
+#![warn(missing_docs)]
 
 pub mod abi;
 mod channel;

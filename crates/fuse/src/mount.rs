@@ -22,9 +22,12 @@ const HELPER: &str = "fusermount3";
 /// choice is shown in /proc/mounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
+    /// After a change, or once a day.
     #[default]
     Relatime,
+    /// Never.
     Noatime,
+    /// At every access.
     Strictatime,
 }
 
@@ -35,10 +38,15 @@ pub struct MountOptions {
     pub fsname: String,
     /// Shown behind "fuse.": `zfs`.
     pub subtype: String,
+    /// Nothing can be changed.
     pub read_only: bool,
+    /// Set-id bits have no effect.
     pub nosuid: bool,
+    /// Device files cannot be opened.
     pub nodev: bool,
+    /// Files cannot be executed.
     pub noexec: bool,
+    /// When access times change.
     pub atime: Atime,
     /// Directories have no access times.
     pub nodiratime: bool,

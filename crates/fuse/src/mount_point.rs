@@ -66,6 +66,7 @@ pub enum Trouble {
 /// Why a mount point could not be had.
 #[derive(Clone, Debug)]
 pub struct NoMountPoint {
+    /// What kind of failure it is.
     pub trouble: Trouble,
     /// With the path concerned.
     pub error: Error,

@@ -97,6 +97,7 @@ pub struct MountInfo {
     pub id: u64,
     /// Major and minor device number.
     pub dev: (u32, u32),
+    /// The mount point.
     pub path: PathBuf,
     /// File system type with its subtype: `fuse.zfs`.
     pub fstype: String,

@@ -14,6 +14,7 @@ const PROJECT: usize = 3;
 /// The project of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Project {
+    /// Project id; 0 for none.
     pub id: u32,
     /// What is made in the directory gets its project.
     pub inherit: bool,

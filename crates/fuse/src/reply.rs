@@ -51,6 +51,7 @@ impl ReadBuf {
         self.len
     }
 
+    /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

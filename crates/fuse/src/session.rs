@@ -77,14 +77,17 @@ pub(crate) struct State {
 
 #[derive(Default)]
 pub(crate) struct Shared {
+    /// The session ends.
     pub stop: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    /// What was agreed on at FUSE_INIT.
     pub agreed: OnceLock<Negotiated>,
     carried: OnceLock<Carried>,
 }
 
 impl Shared {
+    /// The state of the threads, locked.
     pub fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.acquire()
     }
@@ -121,6 +124,7 @@ impl Shared {
 pub struct Carried {
     /// Over io_uring.
     pub uring: bool,
+    /// Why, in words.
     pub why: String,
 }
 

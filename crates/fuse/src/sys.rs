@@ -265,6 +265,7 @@ impl Pages {
         })
     }
 
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -10,6 +10,8 @@ use crate::abi;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+// errno(3) says what each of them means.
+#[allow(missing_docs)]
 impl Errno {
     pub const EPERM: Errno = Errno(libc::EPERM);
     pub const ENOENT: Errno = Errno(libc::ENOENT);
@@ -71,12 +73,16 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// system (unless the parent has a default ACL): the kernel does not do it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
+    /// Number of the request.
     pub unique: u64,
+    /// User id of the caller.
     pub uid: u32,
+    /// Group id of the caller.
     pub gid: u32,
     /// Thread of the caller in the daemon's pid namespace; 0 when it is not visible there, and for
     /// work the kernel does by itself (write-back).
     pub pid: u32,
+    /// Umask of the caller.
     pub umask: u32,
     /// For creating requests: the parent's group if it is among the caller's supplementary groups.
     pub supp_group: Option<u32>,
@@ -88,6 +94,7 @@ pub struct Request {
 /// A point in time, seconds and nanoseconds since 1970 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
+    /// Seconds since 1970.
     pub sec: i64,
     /// 0..1_000_000_000
     pub nsec: u32,
@@ -109,7 +116,9 @@ impl Time {
 /// A time in SETATTR: a given one, or "now" by the file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
+    /// The time of the file system's clock.
     Now,
+    /// This time.
     At(Time),
 }
 
@@ -118,18 +127,25 @@ pub enum SetTime {
 pub struct Attr {
     /// `st_ino`; need not be the node id.
     pub ino: u64,
+    /// Bytes.
     pub size: u64,
     /// In units of 512 bytes.
     pub blocks: u64,
+    /// Last access.
     pub atime: Time,
+    /// Last change of the content.
     pub mtime: Time,
+    /// Last change of an attribute.
     pub ctime: Time,
     /// Birth, for `statx`; `None` if not known.
     pub btime: Option<Time>,
     /// File type and permission bits (`S_IFMT` and the rest).
     pub mode: u32,
+    /// Number of names.
     pub nlink: u32,
+    /// User id of the owner.
     pub uid: u32,
+    /// Group id.
     pub gid: u32,
     /// Device number in the kernel's 32-bit form, see [`makedev`].
     pub rdev: u32,
@@ -178,14 +194,18 @@ impl Attr {
 /// Attributes with the time the kernel may keep them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttrReply {
+    /// The attributes.
     pub attr: Attr,
+    /// How long the kernel may trust them.
     pub ttl: Duration,
 }
 
 /// Answer to `statx`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatxReply {
+    /// The attributes.
     pub attr: Attr,
+    /// How long the kernel may trust them.
     pub ttl: Duration,
     /// `STATX_ATTR_*` bits that are set. (Linux 6.18 asks for them but does not show them.)
     pub attributes: u64,
@@ -202,6 +222,7 @@ pub struct Entry {
     pub node: u64,
     /// Together with `node` unique for ever (file handles of NFS are made of both).
     pub generation: u64,
+    /// Its attributes.
     pub attr: Attr,
     /// How long the kernel may trust the name.
     pub entry_ttl: Duration,
@@ -236,10 +257,15 @@ impl Entry {
 pub struct SetAttr {
     /// Permission bits (the type bits repeat what the node is).
     pub mode: Option<u32>,
+    /// User id of the owner.
     pub uid: Option<u32>,
+    /// Group id.
     pub gid: Option<u32>,
+    /// Bytes.
     pub size: Option<u64>,
+    /// Last access.
     pub atime: Option<SetTime>,
+    /// Last change of the content.
     pub mtime: Option<SetTime>,
     /// Sent by the kernel with the write-back cache, when it has kept the times itself.
     pub ctime: Option<Time>,
@@ -281,10 +307,15 @@ pub struct WriteArgs {
 /// Answer to `statfs`. Sizes in units of `frsize`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Statfs {
+    /// Size of the file system.
     pub blocks: u64,
+    /// Free space.
     pub bfree: u64,
+    /// Free space for ordinary users.
     pub bavail: u64,
+    /// Number of objects in all.
     pub files: u64,
+    /// Objects that can still be made.
     pub ffree: u64,
     /// Preferred I/O size.
     pub bsize: u32,
@@ -321,5 +352,6 @@ pub mod ioctl {
     pub const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
     /// DOS flags of a file of ZFS, 8 bytes.
     pub const ZFS_IOC_GETDOSFLAGS: u32 = 0x8008_8301;
+    /// See [`ZFS_IOC_GETDOSFLAGS`].
     pub const ZFS_IOC_SETDOSFLAGS: u32 = 0x4008_8302;
 }

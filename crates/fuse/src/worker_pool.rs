@@ -110,6 +110,7 @@ pub(crate) struct Pace {
 }
 
 impl WorkerPool {
+    /// A pool of up to `most` threads.
     pub fn new(most: usize) -> WorkerPool {
         WorkerPool::sharing(most, Arc::default())
     }

@@ -285,7 +285,7 @@ mod tests {
         assert!(read(&dn, 4 * SIZE) == last);
         let tx = rig.tx();
         dn.write(&tx, 0, &last).unwrap();
-        assert_eq!(placed(&dn), [0, 1, 2, 3], "the next group begins anew");
+        assert_eq!(placed(&dn), [0, 1, 2, 3], "the next txg begins anew");
         drop(tx);
         rig.dmu.pause_early(true);
         let tx = rig.tx();

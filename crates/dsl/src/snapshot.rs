@@ -107,14 +107,14 @@ impl Dsl {
     /// Whether the root pointer of a head is what a snapshot of this txg has to have.
     fn check_written(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         if head.phys().prev_snap_txg >= tx.txg() {
-            bail_about!(Again, head.full_name(), "a snapshot was made in this group");
+            bail_about!(Again, head.full_name(), "a snapshot was made in this txg");
         }
         let late = mutated(Mutation::SnapshotOfDirtySet);
         if !late && head.objset().is_some_and(|os| os.is_dirty_in(tx.txg())) {
             bail_about!(
                 Again,
                 head.full_name(),
-                "it changes in this group and has not been written yet"
+                "it changes in this txg and has not been written yet"
             );
         }
         if self.core.version() < FAST_SNAPSHOTS && head.has_log()? {
@@ -618,7 +618,7 @@ impl Dsl {
             bail_about!(
                 Again,
                 head.full_name(),
-                "the snapshot was made in this group"
+                "the snapshot was made in this txg"
             );
         }
         if let Some((name, _)) = head.bookmarks_after(s.creation_txg)?.first() {

@@ -110,7 +110,7 @@ fn newest_of(
         None => (ub.txg, ub.timestamp),
     };
     if ub.txg == Txg::MAX || latest.0 >= Txg::MAX.before(8) {
-        bail!(Damaged, "uberblock of group {}", latest.0);
+        bail!(Damaged, "uberblock of txg {}", latest.0);
     }
     if !(1..=28).contains(&ub.version) && ub.version != VERSION_FEATURES {
         bail!(Unsupported, "pool version {} is not supported", ub.version);
@@ -180,7 +180,7 @@ fn checkpoint_of(mos: &Arc<Objset>, newest: Txg) -> Result<Uberblock> {
     let bytes: Vec<u8> = words.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
     let kept = Uberblock::decode(&bytes).map_err(|e| e.context("checkpoint"))?;
     if kept.txg.is_none() || kept.txg > newest {
-        bail!(Damaged, "checkpoint of group {}", kept.txg);
+        bail!(Damaged, "checkpoint of txg {}", kept.txg);
     }
     Ok(Uberblock {
         checkpoint_txg: kept.txg,

@@ -399,7 +399,7 @@ impl Pool {
         if newest == tx.txg() && !mutated(Mutation::SnapshotOfDirtySet) {
             bail!(
                 Io,
-                "dataset {} would change after its snapshot in group {newest}",
+                "dataset {} would change after its snapshot in txg {newest}",
                 os.id()
             );
         }
@@ -477,7 +477,7 @@ impl Pool {
             }
             pass += 1;
             if pass > MAX_PASSES {
-                bail!(Io, "group {txg} does not converge");
+                bail!(Io, "txg {txg} does not converge");
             }
         }
     }

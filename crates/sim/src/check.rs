@@ -494,9 +494,9 @@ impl Judge<'_> {
             .filter(|t| t.after(2) >= *newest && **t >= self.first);
         for txg in reach {
             let back = import(&image, 1, self.clock, look(Some(*txg)))
-                .map_err(|e| format!("going back from group {newest} to {txg}: {e}"))?;
+                .map_err(|e| format!("going back from txg {newest} to {txg}: {e}"))?;
             rig::read_all(&back)
-                .map_err(|e| format!("going back from group {newest} to {txg}: {e}"))?;
+                .map_err(|e| format!("going back from txg {newest} to {txg}: {e}"))?;
             back.close().map_err(text)?;
         }
         Ok(())

@@ -111,7 +111,7 @@ pub const SCRIPTS: [Script; 15] = [
                fsync . a; remount .; create . b 644; fsync . b; reimport",
     },
     Script {
-        name: "many groups",
+        name: "many txgs",
         create: false,
         text: "create . a 644; --- write . a 0 20000 2; sync; write . a 0 20000 3; sync; \
                write . a 0 20000 4; sync; write . a 0 20000 8; sync; set . compression 2; \

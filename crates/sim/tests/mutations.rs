@@ -75,7 +75,7 @@ fn flush_omitted() {
 fn free_reused_early() {
     let l = layout(GroupKind::Single, 1);
     found(Mutation::FreeReusedEarly, &|on| {
-        crash_points("many groups", l, on)
+        crash_points("many txgs", l, on)
     });
 }
 

@@ -74,7 +74,7 @@ fn order(class: Class) -> &'static [Pot] {
 impl Inner {
     pub(crate) fn try_alloc(&mut self, req: &AllocReq<'_>) -> Result<Tried> {
         if req.txg <= self.last_synced {
-            bail!(Invalid, "allocation in group {}, which has synced", req.txg);
+            bail!(Invalid, "allocation in txg {}, which has synced", req.txg);
         }
         for &pot in order(req.class) {
             if let Some(t) = self.try_pot(pot, req)? {

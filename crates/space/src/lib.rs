@@ -209,7 +209,7 @@ impl Inner {
                 if left {
                     bail!(
                         Invalid,
-                        "changes of group {t} in metaslab {ms} of vdev {vdev} were not written"
+                        "changes of txg {t} in metaslab {ms} of vdev {vdev} were not written"
                     );
                 }
             }
@@ -567,7 +567,7 @@ impl Space {
         base::mutation::panic_point("freeing space");
         let mut inner = self.lock();
         if txg <= inner.last_synced {
-            bail!(Invalid, "free in group {txg}, which has synced");
+            bail!(Invalid, "free in txg {txg}, which has synced");
         }
         let n = inner.locate(vdev, offset, asize)?;
         let top = inner.top(vdev)?;

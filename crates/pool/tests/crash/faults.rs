@@ -122,7 +122,7 @@ fn writes_fail_on_one_device() {
             for txg in a..b {
                 assert!(
                     leaf.dtl_contains(Txg::new(txg)),
-                    "group {txg} of {missed:?}: {:?}",
+                    "txg {txg} of {missed:?}: {:?}",
                     leaf.dtl()
                 );
             }

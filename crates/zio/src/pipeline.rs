@@ -161,7 +161,7 @@ impl Zio {
     }
 
     /// While it is held no txg begins to be written. Whoever holds it must not read blocks.
-    pub fn hold_txgs(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+    pub fn hold_txgs(&self) -> base::sync::ReadGuard<'_, ()> {
         self.repairs.acquire_read()
     }
 

@@ -6,12 +6,12 @@
 //! 3. Whoever works through [`Head::enter`] sees one object set from beginning to end.
 
 use crate::values;
-use base::sync::{MutexExt, RwLockExt};
+use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{bail, Kind, Result};
 use disk::feature::guid;
 use dsl::Dataset;
 use pool::{OpenSet, Pool};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock};
 use zap::Zap;
 use zpl::{
     AclInherit, AclMode, AclType, IntentLog, LogBias, NoLog, Props, SpaceInfo, SyncMode, Whose,
@@ -209,14 +209,14 @@ impl Head {
 pub struct Inside<'a> {
     /// The file system, which stays open as long as this lives.
     pub zfs: Arc<Zfs>,
-    _gate: RwLockReadGuard<'a, ()>,
+    _gate: ReadGuard<'a, ()>,
 }
 
 /// A head in which nothing happens until this is resumed, or dropped, which does the same.
 pub struct Suspended<'a> {
     head: &'a Head,
     open: bool,
-    _gate: RwLockWriteGuard<'a, ()>,
+    _gate: WriteGuard<'a, ()>,
 }
 
 impl Suspended<'_> {

@@ -5,7 +5,7 @@ use crate::door::Door;
 use crate::mounts::Mounted;
 use crate::process::Process;
 use crate::{parallel, values, Answer};
-use base::sync::{MutexExt, RwLockExt};
+use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{Error, Kind, Result};
 use dsl::Dataset;
 use env::Env;
@@ -13,9 +13,7 @@ use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
-};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, TryLockError};
 use std::time::Duration;
 
 /// Where things are.
@@ -73,12 +71,12 @@ pub struct Names {
 
 impl Names {
     /// Names do not change while the guard is held.
-    pub fn read(&self) -> RwLockReadGuard<'_, ()> {
+    pub fn read(&self) -> ReadGuard<'_, ()> {
         self.lock.acquire_read()
     }
 
     /// No other request uses or changes names or mounts while the guard is held.
-    pub fn write(&self) -> RwLockWriteGuard<'_, ()> {
+    pub fn write(&self) -> WriteGuard<'_, ()> {
         self.lock.acquire_write()
     }
 
@@ -86,12 +84,12 @@ impl Names {
     /// unmounted by force.
     ///
     /// Errors: interrupted if the request is cancelled.
-    pub fn read_unless_cancelled(&self) -> Answer<RwLockReadGuard<'_, ()>> {
+    pub fn read_unless_cancelled(&self) -> Answer<ReadGuard<'_, ()>> {
         until_cancelled(|| self.lock.try_acquire_read(), || self.read())
     }
 
     /// As [`Names::read_unless_cancelled`], to write.
-    pub fn write_unless_cancelled(&self) -> Answer<RwLockWriteGuard<'_, ()>> {
+    pub fn write_unless_cancelled(&self) -> Answer<WriteGuard<'_, ()>> {
         until_cancelled(|| self.lock.try_acquire_write(), || self.write())
     }
 }
@@ -200,7 +198,7 @@ impl PoolEntry {
     /// The right to change the pool, then its gate: the order in which an export takes them.
     ///
     /// Errors: those of [`PoolEntry::right_to_change`] and [`PoolEntry::pass`].
-    pub fn pass_to_change(&self) -> Result<(MutexGuard<'_, ()>, RwLockReadGuard<'_, ()>)> {
+    pub fn pass_to_change(&self) -> Result<(MutexGuard<'_, ()>, ReadGuard<'_, ()>)> {
         Ok((self.right_to_change()?, self.pass()?))
     }
 
@@ -240,18 +238,18 @@ impl PoolEntry {
     /// be held while anything waits for the caller: the pool could not be exported until he moves.
     ///
     /// Errors: stale if the pool has been taken out of service meanwhile.
-    pub fn pass(&self) -> Result<RwLockReadGuard<'_, ()>> {
+    pub fn pass(&self) -> Result<ReadGuard<'_, ()>> {
         self.pass_until(|| false)
     }
 
     /// The same for a request that an export may be waiting for: it stops trying once it is cancelled.
     ///
     /// Errors: as [`PoolEntry::pass`]; interrupted if the request is cancelled.
-    pub fn pass_unless_cancelled(&self) -> Result<RwLockReadGuard<'_, ()>> {
+    pub fn pass_unless_cancelled(&self) -> Result<ReadGuard<'_, ()>> {
         self.pass_until(crate::cancel::is_cancelled)
     }
 
-    fn pass_until(&self, cancelled: impl Fn() -> bool) -> Result<RwLockReadGuard<'_, ()>> {
+    fn pass_until(&self, cancelled: impl Fn() -> bool) -> Result<ReadGuard<'_, ()>> {
         loop {
             // Not to be had during an export, which does not end where devices do not answer.
             let gate = self.gate.try_acquire_read();

@@ -7,8 +7,13 @@
 //! 2. Any other panic unwinds a thread that only read. It leaves what its locks guard as it was.
 //!
 //! Hence no object answers with an error for ever because one request about it panicked once.
+//!
+//! A thread that holds an [`RwLock`] must not ask for it again, not even shared: a writer that began to wait in
+//! between goes first, and both wait for ever. Builds with `debug_assertions` panic where a thread does, whether
+//! or not a writer waits.
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
     TryLockError,
@@ -33,33 +38,132 @@ impl<T: ?Sized> MutexExt<T> for Mutex<T> {
     }
 }
 
+/// A lock that the thread holds, as long as this value exists. Without `debug_assertions` it is nothing.
+struct Held(#[cfg(debug_assertions)] *const ());
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static HELD: RefCell<Vec<*const ()>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Panics if the thread holds the lock, which it is about to wait for.
+#[track_caller]
+fn must_not_hold<T: ?Sized>(_lock: &RwLock<T>) {
+    #[cfg(debug_assertions)]
+    {
+        let this = std::ptr::from_ref(_lock).cast::<()>();
+        // No thread-local storage any more: the thread ends.
+        let held = HELD.try_with(|h| h.borrow().contains(&this));
+        assert!(
+            !held.unwrap_or(false) || std::thread::panicking(),
+            "the thread asks for a lock that it holds: with a writer waiting in between, both wait for ever"
+        );
+    }
+}
+
+impl Held {
+    fn new<T: ?Sized>(_lock: &RwLock<T>) -> Held {
+        #[cfg(debug_assertions)]
+        {
+            let this = std::ptr::from_ref(_lock).cast::<()>();
+            let _ = HELD.try_with(|h| h.borrow_mut().push(this));
+            Held(this)
+        }
+        #[cfg(not(debug_assertions))]
+        Held()
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = HELD.try_with(|h| {
+            let mut held = h.borrow_mut();
+            if let Some(at) = held.iter().rposition(|l| *l == self.0) {
+                held.swap_remove(at);
+            }
+        });
+    }
+}
+
+/// An [`RwLock`] that the thread shares with other readers. Stays in its thread.
+#[must_use]
+pub struct ReadGuard<'a, T: ?Sized> {
+    guard: RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T: ?Sized> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+/// An [`RwLock`] that the thread has alone. Stays in its thread.
+#[must_use]
+pub struct WriteGuard<'a, T: ?Sized> {
+    guard: RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T: ?Sized> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T: ?Sized> DerefMut for WriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
 /// [`RwLock`], whatever happened to threads that held it before.
 pub trait RwLockExt<T: ?Sized> {
-    /// Waits for the lock, to be shared with other readers.
-    fn acquire_read(&self) -> RwLockReadGuard<'_, T>;
-    /// Waits for the lock, to be had alone.
-    fn acquire_write(&self) -> RwLockWriteGuard<'_, T>;
+    /// Waits for the lock, to be shared with other readers. The thread must not hold it.
+    fn acquire_read(&self) -> ReadGuard<'_, T>;
+    /// Waits for the lock, to be had alone. The thread must not hold it.
+    fn acquire_write(&self) -> WriteGuard<'_, T>;
     /// The lock, shared, if no writer has it.
-    fn try_acquire_read(&self) -> Option<RwLockReadGuard<'_, T>>;
+    fn try_acquire_read(&self) -> Option<ReadGuard<'_, T>>;
     /// The lock, alone, if it is free.
-    fn try_acquire_write(&self) -> Option<RwLockWriteGuard<'_, T>>;
+    fn try_acquire_write(&self) -> Option<WriteGuard<'_, T>>;
 }
 
 impl<T: ?Sized> RwLockExt<T> for RwLock<T> {
-    fn acquire_read(&self) -> RwLockReadGuard<'_, T> {
-        self.read().unwrap_or_else(PoisonError::into_inner)
+    #[track_caller]
+    fn acquire_read(&self) -> ReadGuard<'_, T> {
+        must_not_hold(self);
+        let guard = self.read().unwrap_or_else(PoisonError::into_inner);
+        let _held = Held::new(self);
+        ReadGuard { guard, _held }
     }
 
-    fn acquire_write(&self) -> RwLockWriteGuard<'_, T> {
-        self.write().unwrap_or_else(PoisonError::into_inner)
+    #[track_caller]
+    fn acquire_write(&self) -> WriteGuard<'_, T> {
+        must_not_hold(self);
+        let guard = self.write().unwrap_or_else(PoisonError::into_inner);
+        let _held = Held::new(self);
+        WriteGuard { guard, _held }
     }
 
-    fn try_acquire_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        free(self.try_read())
+    fn try_acquire_read(&self) -> Option<ReadGuard<'_, T>> {
+        let guard = free(self.try_read())?;
+        let _held = Held::new(self);
+        Some(ReadGuard { guard, _held })
     }
 
-    fn try_acquire_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        free(self.try_write())
+    fn try_acquire_write(&self) -> Option<WriteGuard<'_, T>> {
+        let guard = free(self.try_write())?;
+        let _held = Held::new(self);
+        Some(WriteGuard { guard, _held })
     }
 }
 
@@ -138,7 +242,8 @@ impl Drop for Unwilling {
 
 /// The lock, shared with other readers. `None`: this thread does not wait for it any longer
 /// ([`unwilling_when`]).
-pub fn shared_unless_stuck<T: ?Sized>(lock: &RwLock<T>) -> Option<RwLockReadGuard<'_, T>> {
+#[track_caller]
+pub fn shared_unless_stuck<T: ?Sized>(lock: &RwLock<T>) -> Option<ReadGuard<'_, T>> {
     if STUCK.with_borrow(Option::is_none) {
         return Some(lock.acquire_read());
     }
@@ -245,6 +350,28 @@ mod tests {
         });
         drop(all);
         assert!(STUCK.with_borrow(Option::is_none));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_thread_that_asks_for_a_lock_it_holds_is_found_without_a_writer() {
+        let (lock, other) = (RwLock::new(1), RwLock::new(2));
+        let again = |act: &dyn Fn()| catch_unwind(AssertUnwindSafe(act)).is_err();
+        {
+            let _shared = lock.acquire_read();
+            assert!(again(&|| drop(lock.acquire_read())));
+            assert!(again(&|| drop(lock.acquire_write())));
+            assert_eq!(*other.acquire_read(), 2);
+            // Who does not wait may have it twice, and who has it twice holds it until both are gone.
+            let twice = lock.try_acquire_read();
+            assert!(twice.is_some());
+            drop(twice);
+            assert!(again(&|| drop(lock.acquire_read())));
+            // Another thread is another matter.
+            std::thread::scope(|s| s.spawn(|| assert_eq!(*lock.acquire_read(), 1)).join()).unwrap();
+        }
+        *lock.acquire_write() += 1;
+        assert_eq!(*lock.acquire_read(), 2);
     }
 
     #[test]

@@ -12,13 +12,13 @@ use crate::objset::Objset;
 use crate::reading::Reading;
 use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx, MOS_LOCKS};
-use base::sync::RwLockExt;
+use base::sync::{ReadGuard, RwLockExt, WriteGuard};
 use base::{bail, Block, Error, Kind, PerTxg, RangeSet, Result, Txg};
 use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use zio::Crypt;
 
 /// Memory that a dirty object takes from the change to the end of its txg: open and synced view,
@@ -266,11 +266,13 @@ impl Dnode {
         self.me.upgrade()
     }
 
-    pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
+    #[track_caller]
+    pub(crate) fn read_lock(&self) -> ReadGuard<'_, Inner> {
         self.inner.acquire_read()
     }
 
-    pub(crate) fn write_lock(&self) -> RwLockWriteGuard<'_, Inner> {
+    #[track_caller]
+    pub(crate) fn write_lock(&self) -> WriteGuard<'_, Inner> {
         self.inner.acquire_write()
     }
 

@@ -831,7 +831,10 @@ impl Objset {
             while slot < DNODES_PER_BLOCK {
                 let this = blk * DNODES_PER_BLOCK + slot;
                 let (allocated, n) = match (&mem[slot as usize], &b) {
-                    (Some(dn), _) => (dn.read_lock().f.allocated, dn.info().slots as u64),
+                    (Some(dn), _) => {
+                        let i = dn.read_lock();
+                        (i.f.allocated, i.f.slots as u64)
+                    }
                     (None, Some(b)) => {
                         let at = slot as usize * DNODE_SIZE;
                         if b[at] == 0 {

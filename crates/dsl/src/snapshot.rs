@@ -615,11 +615,7 @@ impl Dsl {
         };
         let s = snap.phys();
         if s.creation_txg >= tx.txg() {
-            bail_about!(
-                Again,
-                head.full_name(),
-                "the snapshot was made in this txg"
-            );
+            bail_about!(Again, head.full_name(), "the snapshot was made in this txg");
         }
         if let Some((name, _)) = head.bookmarks_after(s.creation_txg)?.first() {
             bail_about!(

@@ -9,10 +9,10 @@
 //!
 //! When nothing is suspended a request pays for one uncontended read lock.
 
-use base::sync::{MutexExt, RwLockExt};
+use base::sync::{MutexExt, ReadGuard, RwLockExt};
 use fuse::{Errno, Request};
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Duration;
 use zpl::Zfs;
 
@@ -35,7 +35,7 @@ pub(crate) struct Gate {
 }
 
 /// The file system, in use by one request.
-pub(crate) struct Running<'a>(RwLockReadGuard<'a, State>);
+pub(crate) struct Running<'a>(ReadGuard<'a, State>);
 
 impl Deref for Running<'_> {
     type Target = Arc<Zfs>;
@@ -71,11 +71,7 @@ impl Gate {
     /// The same for what cannot wait. None while the file system is suspended, or about to be.
     #[inline]
     pub fn try_enter(&self) -> Option<Running<'_>> {
-        let state = match self.state.try_read() {
-            Ok(s) => s,
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let state = self.state.try_acquire_read()?;
         (!state.suspended).then_some(Running(state))
     }
 

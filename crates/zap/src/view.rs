@@ -3,10 +3,9 @@
 use crate::micro::{self, Micro, Room, MAX_MICRO_NAME};
 use crate::value::{hex_key, Key};
 use crate::{norm, normalize, Store, Value, Zap};
-use base::sync::RwLockExt;
+use base::sync::{ReadGuard, RwLockExt, WriteGuard};
 use base::{bail, Error, Kind, Result};
 use disk::bytes::put_u64;
-use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// How names are compared in a ZAP with normflags (in one without, every lookup is exact).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +95,7 @@ impl<'a, S: Store> Zap<'a, S> {
     }
 
     /// Errors: suspended, for a thread that does not wait for a lock that may stay taken.
-    pub(crate) fn read_lock(&self) -> Result<RwLockReadGuard<'a, ()>> {
+    pub(crate) fn read_lock(&self) -> Result<ReadGuard<'a, ()>> {
         base::sync::shared_unless_stuck(self.store.lock()).ok_or_else(|| {
             Error::new(
                 Kind::Suspended,
@@ -105,7 +104,7 @@ impl<'a, S: Store> Zap<'a, S> {
         })
     }
 
-    pub(crate) fn write_lock(&self) -> RwLockWriteGuard<'a, ()> {
+    pub(crate) fn write_lock(&self) -> WriteGuard<'a, ()> {
         self.store.lock().acquire_write()
     }
 

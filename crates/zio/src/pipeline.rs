@@ -173,7 +173,7 @@ impl Zio {
     }
 
     /// While the guard is held no txg begins to be written. Its holder must not read blocks.
-    pub fn hold_txgs(&self) -> std::sync::RwLockReadGuard<'_, ()> {
+    pub fn hold_txgs(&self) -> base::sync::ReadGuard<'_, ()> {
         self.repairs.acquire_read()
     }
 

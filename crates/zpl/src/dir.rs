@@ -7,11 +7,11 @@ use crate::names;
 use crate::perm::{self, Cred, W, X};
 use crate::zfs::Zfs;
 use crate::znode::{check_name, rdev_from_linux, Znode};
-use base::sync::{MutexExt, RwLockExt};
+use base::sync::{MutexExt, RwLockExt, WriteGuard};
 use base::{bail, Error, Kind, Result, Txg};
 use dmu::Tx;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// Bits of a directory entry that are the object number.
 pub(crate) const OBJECT_MASK: u64 = (1 << 48) - 1;
@@ -90,7 +90,7 @@ pub(crate) struct Replayed {
 }
 
 /// Exclusive locks on the entries of several directories, taken in order of object numbers.
-pub(crate) fn lock_dirs<'a>(dirs: &[&'a Arc<Znode>]) -> Vec<RwLockWriteGuard<'a, ()>> {
+pub(crate) fn lock_dirs<'a>(dirs: &[&'a Arc<Znode>]) -> Vec<WriteGuard<'a, ()>> {
     let mut list: Vec<&'a Arc<Znode>> = dirs.to_vec();
     list.sort_by_key(|z| z.object);
     list.dedup_by_key(|z| z.object);

@@ -6,11 +6,12 @@ use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Select};
+use base::sync::ReadGuard;
 use base::{Error, Kind, Result};
 use dmu::Objset;
 use dsl::{Dataset, Dir};
 use pool::Pool;
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::Arc;
 use zap::Zap;
 
 /// Datasets sent at a time.
@@ -27,7 +28,7 @@ struct Walk<'a> {
     found: Found,
     /// The pool at hand, and the hold on it; none while a part of the answer is sent.
     pool: Option<&'a PoolEntry>,
-    gate: Option<RwLockReadGuard<'a, ()>>,
+    gate: Option<ReadGuard<'a, ()>>,
     /// Snapshots of the pool at hand are wanted although not asked for.
     with_snapshots: bool,
 }

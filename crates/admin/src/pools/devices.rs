@@ -8,10 +8,11 @@ use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::{ApiError, DeviceAttach, Peer, PoolAdd};
+use base::sync::ReadGuard;
 use base::{Error, Kind};
 use disk::NvList;
 use pool::{AttachRefusal, Offline, Pool};
-use std::sync::{Arc, MutexGuard, RwLockReadGuard};
+use std::sync::{Arc, MutexGuard};
 use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
 
 /// What a user calls a device.
@@ -67,7 +68,7 @@ fn leaf(pool: &Pool, name: &str, action: &str) -> Answer<Arc<Vdev>> {
 fn begin<'a>(
     entry: &'a PoolEntry,
     action: &str,
-) -> Answer<(MutexGuard<'a, ()>, RwLockReadGuard<'a, ()>)> {
+) -> Answer<(MutexGuard<'a, ()>, ReadGuard<'a, ()>)> {
     if entry.pool.is_readonly() {
         return Err(failed(action, Kind::ReadOnly, "pool is read-only"));
     }

@@ -3,9 +3,10 @@
 use super::{Dnode, Inner, BLOCK_COST, LEAST_SPACE};
 use crate::content::Content;
 use crate::tx::Tx;
+use base::sync::WriteGuard;
 use base::{bail, Block, Data, Error, Kind, Result};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 
 impl Dnode {
     /// Writes `data` at `offset`. Whole blocks and known holes are never read; the missing part of
@@ -69,7 +70,7 @@ impl Dnode {
 
     /// The lock, with the blocks that `start..end` begins and ends within in memory if they had been let
     /// go of.
-    fn lock_with_edges(&self, start: u64, end: u64) -> Result<RwLockWriteGuard<'_, Inner>> {
+    fn lock_with_edges(&self, start: u64, end: u64) -> Result<WriteGuard<'_, Inner>> {
         loop {
             let i = self.write_lock();
             let size = i.f.block_size as u64;

@@ -5,9 +5,9 @@
 //!
 //! Lock order: `writing` before `ranges`. No I/O is done with `ranges` held.
 
-use base::sync::{CondvarExt, MutexExt, RwLockExt};
+use base::sync::{CondvarExt, MutexExt, ReadGuard, RwLockExt};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Condvar, Mutex, RwLock};
 
 /// A range of a top-level vdev: id, first byte, end.
 pub(crate) type Place = (u64, u64, u64);
@@ -45,7 +45,7 @@ impl Copying {
     }
 
     /// To be held while these ranges are written. Waits while one of them is copied.
-    pub fn write(&self, places: &[Place]) -> RwLockReadGuard<'_, ()> {
+    pub fn write(&self, places: &[Place]) -> ReadGuard<'_, ()> {
         loop {
             let writing = self.writing.acquire_read();
             if !self.on.load(Ordering::Acquire) {

@@ -90,7 +90,10 @@ fn key(ds: &Dataset) -> Key {
 /// A volume or a snapshot of one, to read its bytes. What is not open is read as it is on disk.
 /// `Kind::NotFound` if the dataset is no volume.
 fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
-    Volume::new(get::look_into_pool(pool, ds)?, ds.is_snapshot())
+    Ok(Volume {
+        bytes: pool::Volume::new(get::look_into_pool(pool, ds)?)?,
+        snapshot: ds.is_snapshot(),
+    })
 }
 
 impl Snapshots for OfMount {

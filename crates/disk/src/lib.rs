@@ -28,6 +28,7 @@ pub mod spacemap;
 pub mod stream;
 pub mod types;
 pub mod uberblock;
+pub mod volume;
 pub mod xattr;
 pub mod zil;
 pub mod znode;

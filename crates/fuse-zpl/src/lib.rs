@@ -29,7 +29,6 @@ mod nodes;
 mod page_reads;
 mod snapshots;
 mod swap;
-mod volume;
 mod write_out;
 mod writers;
 
@@ -38,8 +37,7 @@ pub use caching::Caching;
 pub use ctldir::Ctldir;
 pub use fresh::Fresh;
 pub use nodes::set_limit;
-pub use snapshots::{Caller, Content, Figures, Key, Snapdir, Snapshots};
+pub use snapshots::{Caller, Content, Figures, Key, Snapdir, Snapshots, Volume};
 pub use swap::Suspended;
-pub use volume::Volume;
 pub use write_out::{Ending, Left, Written, MOST};
 pub use writers::Writers;

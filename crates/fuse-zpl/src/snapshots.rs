@@ -1,6 +1,5 @@
 //! What the control directory asks of whoever administers the pool.
 
-use crate::volume::Volume;
 use base::Result;
 use fuse::Errno;
 use std::sync::Arc;
@@ -34,6 +33,14 @@ pub enum Snapdir {
 pub enum Content {
     Files(Arc<Zfs>),
     Volume(Volume),
+}
+
+/// A volume, or a snapshot of one, opened for reading.
+pub struct Volume {
+    /// What it holds.
+    pub bytes: pool::Volume,
+    /// It never changes.
+    pub snapshot: bool,
 }
 
 /// Figures of a volume or of a snapshot of one.

@@ -72,6 +72,7 @@ pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
+pub use volumes::Volume;
 
 use base::{Error, Result};
 use disk::feature::guid;

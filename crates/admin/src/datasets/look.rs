@@ -7,51 +7,14 @@ use crate::registry::{Admin, PoolEntry};
 use api::{Activity, Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
-use dmu::{Dnode, Objset};
 use dsl::Dataset;
-use pool::Pool;
+use pool::Volume;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use zap::Zap;
-
-/// The bytes of a volume, or of a snapshot of one.
-struct Volume {
-    dnode: Arc<Dnode>,
-    /// Dnodes do not keep their object set.
-    _os: Arc<Objset>,
-    /// Bytes.
-    size: u64,
-}
-
-impl Volume {
-    /// What is not open is read as it is on disk.
-    fn open(pool: &Pool, ds: &Dataset) -> Result<Volume> {
-        let os = get::look_into_pool(pool, ds)?;
-        if os.os_type() != disk::os_type::ZVOL {
-            return Err(Kind::NotFound.into());
-        }
-        Ok(Volume {
-            size: Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0),
-            dnode: os.hold(1)?,
-            _os: os,
-        })
-    }
-
-    /// Where data (or a hole) begins at or after `offset`; none: nowhere before the end.
-    fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        if offset >= self.size {
-            return Ok(None);
-        }
-        match self.dnode.seek(offset, data)? {
-            Some(at) if at < self.size => Ok(Some(at.max(offset))),
-            _ if data => Ok(None),
-            _ => Ok(Some(self.size)),
-        }
-    }
-}
 
 /// Bytes of a volume read at a time.
 const PIECE: u64 = 1 << 20;
@@ -78,9 +41,10 @@ pub fn read_volume(
     let Some(mut file) = file else {
         return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
     };
-    let volume = Volume::open(&entry.pool, &ds).map_err(|e| datasets::plain(e, name))?;
-    let from = offset.min(volume.size);
-    let end = length.map_or(volume.size, |l| from.saturating_add(l).min(volume.size));
+    let volume = get::look_into_pool(&entry.pool, &ds).and_then(Volume::new);
+    let volume = volume.map_err(|e| datasets::plain(e, name))?;
+    let from = offset.min(volume.size());
+    let end = length.map_or(volume.size(), |l| from.saturating_add(l).min(volume.size()));
     drop(gate);
     let r = copy(&entry, &volume, from, end, &mut file, cancelled);
     r.map_err(|e| datasets::plain(e, name))
@@ -132,7 +96,7 @@ fn copy(
         let n = hole.saturating_sub(at).clamp(1, PIECE);
         piece.clear();
         let put = &mut |b: &base::Block, r: std::ops::Range<usize>| piece.extend_from_slice(&b[r]);
-        volume.dnode.read_blocks(at, n as usize, put)?;
+        volume.read(at, n as usize, put)?;
         drop(gate);
         file.write_all(&piece)?;
         at += n;

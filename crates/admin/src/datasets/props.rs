@@ -10,6 +10,7 @@ use base::Result;
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, Used, DIR_USED_BREAKDOWN};
 use disk::props::{self, Class, Kind, Pseudo, Store, Types, Who};
 use dsl::{Dataset, PropSource, PropValue};
+use pool::Volume;
 use std::cell::OnceCell;
 use std::sync::Arc;
 use zap::Zap;
@@ -308,8 +309,8 @@ impl<'a> View<'a> {
         if os.os_type() != disk::os_type::ZVOL {
             return Ok(None);
         }
-        let size = Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0);
-        Ok(Some((size, os.hold(1)?.info().block_size as u64)))
+        let volume = Volume::new(os.clone())?;
+        Ok(Some((volume.size(), volume.block_size())))
     }
 
     fn computed(&self, row: &'static props::Prop) -> Result<Shown> {

@@ -24,6 +24,7 @@ pub mod names;
 pub mod nvlist;
 pub mod props;
 pub mod sa;
+pub mod scan;
 pub mod spacemap;
 pub mod stream;
 pub mod types;

@@ -66,7 +66,7 @@ pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use notices::{Notice, Observer, Scanning, Turned};
 pub use open::{OpenOptions, Rewind};
 pub use reshape::{AttachRefusal, Offline};
-pub use scan::{ErrorScrubState, Rebuild, ScanProgress, ScanRefusal, ScanState, ScrubRange};
+pub use scan::{ErrorScrubRecord, Rebuild, ScanProgress, ScanRecord, ScanRefusal, ScrubRange};
 pub use served::Serving;
 pub use shared::Shares;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};

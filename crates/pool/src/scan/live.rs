@@ -1,14 +1,11 @@
 //! Where a scan is: in memory, ahead of what is on disk.
 
-use super::record::{word, VISIT_AGAIN};
 use base::{RangeSet, Txg};
+use disk::scan::{word, Function, NO_DATASET, PAUSED, VISIT_AGAIN};
 use disk::BlkPtr;
 use dsl::ScanChange;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use walk::Zbookmark;
-
-/// Object set of a bookmark that is in no dataset.
-const NOWHERE: u64 = u64::MAX;
 
 /// One object set to be walked, with its root as of the last step.
 #[derive(Clone)]
@@ -117,7 +114,7 @@ impl Live {
         let place = resume_at([b(0), b(1), b(2), b(3)]);
         let at = match b(0) {
             0 => At::Mos(place),
-            NOWHERE => At::Between,
+            NO_DATASET => At::Between,
             objset => At::Dataset(objset, place),
         };
         let mut live = Live::new(words, at, queue, now);
@@ -141,11 +138,11 @@ impl Live {
     }
 
     pub fn is_paused(&self) -> bool {
-        self.words[word::FLAGS] & super::record::PAUSED != 0
+        self.words[word::FLAGS] & PAUSED != 0
     }
 
     pub fn is_resilver(&self) -> bool {
-        self.words[word::FUNCTION] == super::record::RESILVER
+        Function::new(self.words[word::FUNCTION]) == Function::Resilver
     }
 
     pub fn range(&self) -> (Txg, Txg) {
@@ -167,7 +164,7 @@ impl Live {
             At::Mos(Some(p)) => [0, p.object, p.level as u64, p.blkid],
             At::Dataset(o, None) => [o, 0, 0, 0],
             At::Dataset(o, Some(p)) => [o, p.object, p.level as u64, p.blkid],
-            At::Between => [NOWHERE, 0, 0, 0],
+            At::Between => [NO_DATASET, 0, 0, 0],
         }
     }
 

@@ -13,7 +13,7 @@
 //! Locks: `Rebuilds::live` is a leaf lock.
 
 use super::hull;
-use super::record::{Rebuild, SCRUB};
+use super::record::Rebuild;
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
@@ -22,38 +22,12 @@ use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::feature::guid;
 use disk::mos_keys::VDEV_REBUILD;
+use disk::scan::{rebuild_word as word, Function, RebuildState, REBUILD_WORDS as WORDS};
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::{keys, Vdev};
 use zap::{Value, Zap};
-
-/// Words of the record.
-const WORDS: usize = 12;
-
-/// What the words are.
-mod word {
-    pub const STATE: usize = 0;
-    /// Everything before this byte of the vdev was copied.
-    pub const LAST: usize = 1;
-    pub const MIN: usize = 2;
-    /// The new devices lack nothing from this txg on.
-    pub const MAX: usize = 3;
-    pub const START: usize = 4;
-    pub const END: usize = 5;
-    /// Milliseconds it ran.
-    pub const TIME: usize = 6;
-    pub const SCANNED: usize = 7;
-    pub const ISSUED: usize = 8;
-    pub const REBUILT: usize = 9;
-    pub const ESTIMATE: usize = 10;
-    pub const ERRORS: usize = 11;
-}
-
-/// States.
-const ACTIVE: u64 = 1;
-const CANCELED: u64 = 2;
-const COMPLETE: u64 = 3;
 
 /// Bytes of a vdev that are copied together, unless its smallest piece is larger.
 const BATCH: u64 = 16 << 20;
@@ -216,7 +190,7 @@ impl Pool {
             self.features.activate(tx, guid::DEVICE_REBUILD, 1)?;
         }
         let mut words = [0; WORDS];
-        words[word::STATE] = ACTIVE;
+        words[word::STATE] = RebuildState::Active.number();
         words[word::MIN] = Txg::INITIAL.before(1).number();
         words[word::MAX] = max.number();
         words[word::START] = self.seconds();
@@ -274,7 +248,7 @@ impl Pool {
             let Some(words) = found.and_then(|w| <[u64; WORDS]>::try_from(w).ok()) else {
                 continue;
             };
-            if words[word::STATE] == ACTIVE {
+            if RebuildState::new(words[word::STATE]) == RebuildState::Active {
                 let live = Live::new(words, self.rebuilds.number(), now);
                 self.rebuilds.live().insert(top.id(), live);
                 self.tree.set_resilvering(true);
@@ -459,10 +433,11 @@ impl Pool {
         mut words: [u64; WORDS],
         complete: bool,
     ) -> Result<()> {
-        words[word::STATE] = match complete {
-            true => COMPLETE,
-            false => CANCELED,
+        let state = match complete {
+            true => RebuildState::Complete,
+            false => RebuildState::Canceled,
         };
+        words[word::STATE] = state.number();
         words[word::END] = self.seconds();
         self.store_rebuild(tx, top, &words)?;
         self.features.activate(tx, guid::DEVICE_REBUILD, -1)?;
@@ -490,7 +465,7 @@ impl Pool {
     fn scrub_what_was_rebuilt(&self, tx: &Tx) -> Result<()> {
         let idle = self.scans.live().is_none() && self.errors_refuse().is_none();
         match idle && self.due_resilver().is_none() {
-            true => self.begin_scan(tx, SCRUB, Txg::NONE, tx.txg()),
+            true => self.begin_scan(tx, Function::Scrub, Txg::NONE, tx.txg()),
             false => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use base::{Error, Kind};
+use base::{io_text, Error, Kind};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, init, op};
@@ -260,8 +260,12 @@ impl<F: Filesystem + ?Sized> Session<F> {
             lookout: Arc::default(),
             ring,
         });
-        pool.spawn()
-            .map_err(|e| Error::new(Kind::Again, format!("no thread for requests: {e}")))?;
+        pool.spawn().map_err(|e| {
+            Error::new(
+                Kind::Again,
+                format!("no thread for requests: {}", io_text(&e)),
+            )
+        })?;
         let mut state = self.shared.lock();
         while state.total > 0 {
             state = self.shared.changed.wait_acquire(state);
@@ -291,7 +295,12 @@ impl<F: Filesystem + ?Sized> Session<F> {
             let msg = match next(&self.device, buf, &self.shared, reading) {
                 Next::Request => buf.bytes(),
                 Next::End(e) => return Ok(Opening::End(e)),
-                Next::Failed(e) => return Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
+                Next::Failed(e) => {
+                    return Err(Error::new(
+                        Kind::Io,
+                        format!("FUSE device: {}", io_text(&e)),
+                    ))
+                }
             };
             let chan = Channel { file: &self.device };
             let Ok((h, body)) = abi::InHeader::read_from_prefix(msg) else {
@@ -355,7 +364,10 @@ impl<F: Filesystem + ?Sized> Session<F> {
             return match chan.ok(h.unique, &[out.as_bytes()]) {
                 Ok(()) => Ok(Opening::Agreed(starting)),
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Opening::End(End::Aborted)),
-                Err(e) => Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
+                Err(e) => Err(Error::new(
+                    Kind::Io,
+                    format!("FUSE device: {}", io_text(&e)),
+                )),
             };
         }
     }

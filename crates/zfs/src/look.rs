@@ -279,8 +279,8 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     cx.out.flush()?;
     let answer = match place.filter(|p| p != "-") {
         Some(p) => {
-            let file =
-                File::create(&p).map_err(|e| Fail::Error(format!("cannot create '{p}': {e}")))?;
+            let file = File::create(&p)
+                .map_err(|e| Fail::Error(format!("cannot create '{p}': {}", base::io_text(&e))))?;
             cx.backend.ask_with_file(&request, file.as_fd())
         }
         None if cx.tty => {

@@ -598,7 +598,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         false => mount_all(admin, &entry, peer, &all).err(),
     };
     Ok(Created {
-        mount_failed: mount_failed.map(errors::finish),
+        mount_failed,
         ..created
     })
 }

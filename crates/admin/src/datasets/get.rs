@@ -64,7 +64,7 @@ pub fn get(
         };
         walk.gate = None;
         if let Err(e) = done {
-            walk.found.failed.push((name.clone(), errors::finish(e)));
+            walk.found.failed.push((name.clone(), e));
         }
     }
     Ok(walk.found)

@@ -112,7 +112,7 @@ pub fn holds(admin: &Arc<Admin>, names: &[String], recursive: bool) -> Answer<Fo
     let mut out = Found::default();
     for name in names {
         if let Err(e) = holds_of(admin, name, recursive, &mut out.found) {
-            out.failed.push((name.clone(), errors::finish(e)));
+            out.failed.push((name.clone(), e));
         }
     }
     Ok(out)

@@ -291,7 +291,7 @@ pub fn mount_all(
             });
             match r {
                 Ok(_) => batch.done.push(name),
-                Err(e) => batch.failed.push((name, errors::finish(e))),
+                Err(e) => batch.failed.push((name, e)),
             }
         }
         progress(Progress {
@@ -328,7 +328,7 @@ fn remount_all(
             }
             match remount(entry, &m, options, user) {
                 Ok(()) => batch.done.push(name),
-                Err(e) => batch.failed.push((name, errors::finish(e))),
+                Err(e) => batch.failed.push((name, e)),
             }
         }
     }

@@ -523,7 +523,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         let mounted = datasets::find_anyway(&entry, n)
             .and_then(|ds| mount::mount_new(admin, &entry, &ds, peer));
         if let Err(e) = mounted {
-            created.mount_failed = Some(errors::finish(e));
+            created.mount_failed = Some(e);
             break;
         }
     }

@@ -191,8 +191,7 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
             datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
         });
         if let Err(e) = mounted {
-            run.warnings
-                .push(errors::finish(e).sentence_for("mount", name));
+            run.warnings.push(e.sentence_for("mount", name));
         }
     }
 }

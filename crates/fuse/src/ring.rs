@@ -34,11 +34,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::abi::{self, op};
 use crate::channel::{negative, Answer};
 use crate::config::Transport;
-use crate::dispatch::{serve, Message, Scratch};
+use crate::dispatch::{classify, serve, Class, Message, Scratch};
 use crate::fs::Filesystem;
+use crate::handle::{Shared, Worker};
 use crate::reply::ReadBuf;
-use crate::session::{classify, Class, Shared, Worker, PAGE};
-use crate::sys::{self, CpuSet, Pages};
+use crate::sys::{self, CpuSet, Pages, PAGE};
 use crate::types::Errno;
 use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 

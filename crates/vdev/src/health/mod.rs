@@ -1,6 +1,5 @@
-//! How the leaves are doing: counters and latencies, writes that are not flushed, devices given up.
+//! How the leaves are doing: counters and latencies, writes that are not flushed.
 
-pub(crate) mod abandon;
 pub(crate) mod copying;
 pub(crate) mod io_counts;
 pub(crate) mod repairs;

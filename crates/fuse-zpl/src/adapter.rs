@@ -8,7 +8,7 @@ use crate::gate::{Gate, Running};
 use crate::nodes::Nodes;
 use crate::page_reads::PageReads;
 use crate::snapshots::{Snapshots, Volume};
-use crate::swap::Stale;
+use crate::stale::Stale;
 use crate::writers::Writers;
 use fuse::{Errno, Notifier, Request, FOREVER};
 use pool::Pool;

@@ -11,7 +11,7 @@
 //! mixed in, so that programs never take a file for its snapshot, nor the root of a snapshot for a
 //! loop in the tree.
 
-use crate::attributes::attr_out;
+use crate::convert::attr_out;
 use crate::snapshots::{Content, Key, Snapdir, Snapshots, Volume};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Kind, Result};

@@ -1,7 +1,7 @@
 //! Opening files, reading and writing them, and what the kernel's page cache makes of that.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::attributes::cred;
+use crate::convert::cred;
 use crate::gate::Running;
 use crate::writers::WRITER;
 use base::Data;

@@ -1,7 +1,7 @@
 //! What each request of the kernel turns into.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::attributes::{cred, statfs_out};
+use crate::convert::{cred, statfs_out};
 use crate::ctldir::{is_ours, NAME};
 use crate::data::writes;
 use crate::writers::WRITER;

@@ -1,6 +1,6 @@
 //! The snapshots and volumes that the control directory of a mount shows.
 
-use admin::datasets::{self, destroy, get, rename, snapshots};
+use admin::datasets::{self, destroy, objsets, rename, snapshots};
 use admin::{head, Admin, PoolEntry};
 use api::{DatasetDestroy, Peer, SnapshotCreate};
 use base::{Kind, Result};
@@ -91,7 +91,7 @@ fn key(ds: &Dataset) -> Key {
 /// `Kind::NotFound` if the dataset is no volume.
 fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
     Ok(Volume {
-        bytes: pool::Volume::new(get::look_into_pool(pool, ds)?)?,
+        bytes: pool::Volume::new(objsets::look_into_pool(pool, ds)?)?,
         snapshot: ds.is_snapshot(),
     })
 }

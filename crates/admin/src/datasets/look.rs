@@ -1,7 +1,7 @@
 //! Requests that look at datasets: the bytes of volumes, holds, space by owner, background activity.
 
 use crate::datasets::rights;
-use crate::datasets::{self, get, Answer};
+use crate::datasets::{self, objsets, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{Activity, Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
@@ -41,7 +41,7 @@ pub fn read_volume(
     let Some(mut file) = file else {
         return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
     };
-    let volume = get::look_into_pool(&entry.pool, &ds).and_then(Volume::new);
+    let volume = objsets::look_into_pool(&entry.pool, &ds).and_then(Volume::new);
     let volume = volume.map_err(|e| datasets::plain(e, name))?;
     let from = offset.min(volume.size());
     let end = length.map_or(volume.size(), |l| from.saturating_add(l).min(volume.size()));
@@ -222,7 +222,7 @@ pub fn space(admin: &Arc<Admin>, peer: Peer, name: &str, who: &[Whose]) -> Answe
 }
 
 fn space_of(entry: &PoolEntry, ds: &Arc<Dataset>, who: Whose) -> Result<Vec<SpaceRow>> {
-    let os = get::look_into(entry, ds)?;
+    let os = objsets::look_into(entry, ds)?;
     let (object, i) = match who {
         Whose::User => (dmu::USERUSED_OBJECT, 0),
         Whose::Group => (dmu::GROUPUSED_OBJECT, 1),

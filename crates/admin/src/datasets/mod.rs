@@ -1,5 +1,6 @@
 //! Operations on datasets, and what all of them need.
 
+mod bookmarks;
 pub mod create;
 pub mod destroy;
 pub mod diff;
@@ -7,6 +8,7 @@ pub mod get;
 pub mod keys;
 pub mod look;
 pub mod mount;
+pub mod objsets;
 pub mod parse;
 pub mod permissions;
 pub mod props;

@@ -1,7 +1,8 @@
 //! Values and sources of the properties of one dataset (properties reference §2).
 
-use crate::datasets::create::Rules;
-use crate::datasets::{self, get};
+use crate::datasets;
+use crate::datasets::bookmarks::Bookmark;
+use crate::datasets::objsets::{look_into, master_of, Rules};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::values;
@@ -276,7 +277,7 @@ impl<'a> View<'a> {
     /// The object set; none if it cannot be opened.
     fn objset(&self) -> Option<&Arc<dmu::Objset>> {
         self.os
-            .get_or_init(|| get::look_into(self.entry, self.ds).ok())
+            .get_or_init(|| look_into(self.entry, self.ds).ok())
             .as_ref()
     }
 
@@ -284,9 +285,7 @@ impl<'a> View<'a> {
         // What cannot be read (damage, a key that is not loaded) has no value.
         *self.master.get_or_init(|| match self.kind {
             DatasetKind::Volume => None,
-            _ => get::master_of(self.objset()?)
-                .ok()
-                .filter(|m| m.version != 0),
+            _ => master_of(self.objset()?).ok().filter(|m| m.version != 0),
         })
     }
 
@@ -586,7 +585,7 @@ fn source(s: &PropSource) -> Source {
 }
 
 /// One property of a bookmark (data format §12).
-pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
+pub fn bookmark(full: &str, name: &str, mark: &Bookmark) -> Prop {
     let words = &mark.words;
     // Bookmarks that do not count what is freed have no sizes.
     let has_sizes = words.get(4).is_some_and(|flags| flags & 1 != 0);
@@ -611,7 +610,7 @@ pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
     Prop::new(name, value, Source::None)
 }
 
-pub fn bookmark_all(mark: &get::Bookmark) -> Vec<Prop> {
+pub fn bookmark_all(mark: &Bookmark) -> Vec<Prop> {
     props::DATASET
         .iter()
         .filter(|p| !p.hidden && p.types.contains(Types::BOOKMARK))

@@ -94,10 +94,10 @@ pub fn check(entry: &PoolEntry, ds: &Arc<Dataset>, list: &[Quota]) -> Answer<()>
     if list.is_empty() {
         return Ok(());
     }
-    let os_flags = crate::datasets::get::look_into(entry, ds)
+    let os_flags = crate::datasets::objsets::look_into(entry, ds)
         .map_err(errors::answer)?
         .os_flags();
-    let version = crate::datasets::get::master(entry, ds)
+    let version = crate::datasets::objsets::master(entry, ds)
         .map_err(errors::answer)?
         .version;
     use disk::objset::{PROJECTQUOTA_COMPLETE, USERACCT_COMPLETE, USEROBJACCT_COMPLETE};

@@ -6,7 +6,7 @@
 
 use crate::check::{Judge, WAYS};
 use crate::cut::{Cutter, Fate};
-use crate::trace::said;
+use crate::panics::said;
 use env_sim::{Look, Origins, SeededRng, Watcher};
 use std::collections::{HashMap, HashSet};
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -16,6 +16,9 @@ use zpl::{create_fs, FsOptions, Mount, NoLog, Props, SpaceInfo, Usage, Whose, Zf
 
 pub const MIB: u64 = 1 << 20;
 
+/// Name of the simulated pool.
+pub const POOL: &str = "tank";
+
 /// What kind of pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -125,12 +128,12 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
         _ => Vec::new(),
     };
     let spec = CreateSpec {
-        name: "tank".into(),
+        name: POOL.into(),
         tops,
         version,
         features,
         extra: vec![],
-        command: "zpool create tank".into(),
+        command: format!("zpool create {POOL}"),
         tunables: tunables(),
     };
     Pool::create(env, spec, &|_, os, tx| {
@@ -144,6 +147,19 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
         };
         create_fs(os, tx, &options)
     })
+}
+
+/// Name of a disk.
+pub fn path(i: usize) -> String {
+    format!("/d{i}")
+}
+
+/// Full name of the file system that the model calls `fs`: with the pool's name.
+pub fn full(fs: &str) -> String {
+    match fs {
+        "" => POOL.into(),
+        fs => format!("{POOL}/{fs}"),
+    }
 }
 
 /// Opens the pool that is on the disks.

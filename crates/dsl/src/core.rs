@@ -1,10 +1,12 @@
 //! What every part needs at hand.
 
 use crate::features::Features;
+use crate::{Dataset, Dir};
 use base::sync::MutexExt;
 use base::{bail, Cause, Error, Kind, Result, Txg};
 use disk::{BlkPtr, ObjType};
 use dmu::{Dmu, Dnode, NewObject, Objset, Tx};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use zap::Zap;
 
@@ -91,6 +93,46 @@ pub enum ScanChange {
     HeadGone { head: u64 },
 }
 
+/// Something a txg has done, for the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `create`, `set`, `destroy` …
+    pub name: &'static str,
+    /// Full name and object of the dataset; `None` for what concerns the pool.
+    pub dataset: Option<(String, u64)>,
+    pub text: String,
+}
+
+/// In-core objects by object number.
+#[derive(Default)]
+pub(crate) struct Caches {
+    pub dirs: Mutex<HashMap<u64, Arc<Dir>>>,
+    pub datasets: Mutex<Datasets>,
+    pub root: Mutex<Option<Arc<Dir>>>,
+}
+
+/// Snapshots that nobody uses and that stay in memory: with 100,000 snapshots a listing would fill it.
+const SNAPSHOTS_KEPT: usize = 4096;
+
+#[derive(Default)]
+pub(crate) struct Datasets {
+    pub map: HashMap<u64, Arc<Dataset>>,
+    /// Size at which unused snapshots go.
+    sweep_at: usize,
+}
+
+impl Datasets {
+    pub fn sweep(&mut self) {
+        if self.map.len() < self.sweep_at.max(SNAPSHOTS_KEPT) {
+            return;
+        }
+        // Who has no reference cannot get one but through this map, which is locked.
+        self.map
+            .retain(|_, ds| Arc::strong_count(ds) > 1 || !ds.is_idle_snapshot());
+        self.sweep_at = self.map.len() + SNAPSHOTS_KEPT;
+    }
+}
+
 /// Shared by everything of one pool.
 pub(crate) struct Core {
     pub mos: Arc<Objset>,
@@ -101,12 +143,12 @@ pub(crate) struct Core {
     pub empty_bpobj: Mutex<Option<u64>>,
     pub space: OnceLock<Weak<dyn PoolSpace>>,
     pub open_lists: crate::deadlist::OpenLists,
-    pub caches: crate::dsl::Caches,
+    pub caches: Caches,
     pub keys: crate::crypto::KeyStore,
     /// A change failed half-way: what is in memory must not reach the disk.
     pub broken: Mutex<Option<Error>>,
     /// For the history, until the pool writes it.
-    pub events: Mutex<Vec<crate::history::Event>>,
+    pub events: Mutex<Vec<Event>>,
     /// For the scan under way, until the pool takes them.
     pub scan_changes: Mutex<Vec<ScanChange>>,
 }

@@ -25,6 +25,9 @@ use zap::{hex_key, Zap};
 
 const _: () = assert!(DEADLIST_SIZE == 320);
 
+/// One entry of a livelist: a block, its space, and whether it was freed.
+pub(crate) type Change = (BlkPtr, Triple, bool);
+
 enum Form {
     /// Pool version < 26: one list for all births.
     Old(Bpobj),
@@ -232,7 +235,7 @@ impl Deadlist {
         &mut self,
         core: &Core,
         tx: &Tx,
-        changes: &[crate::livelist::Change],
+        changes: &[Change],
     ) -> Result<()> {
         let object = self.object;
         let Form::New { tree, .. } = &self.form else {
@@ -520,6 +523,11 @@ impl Deadlist {
 const KEYS_KEPT: usize = 1 << 18;
 /// Lists that stay open.
 const LISTS_KEPT: usize = 256;
+
+/// Blocks of a clone that were born after its origin, not embedded, go into its livelist.
+pub(crate) fn listed(bp: &BlkPtr, origin_txg: Txg) -> bool {
+    !bp.is_hole() && !bp.is_embedded() && bp.birth() > origin_txg
+}
 
 /// Deadlists of datasets that the syncing thread has open, the one used last at the end.
 #[derive(Default)]

@@ -9,9 +9,9 @@
 use crate::bptree::Bptree;
 use crate::core::{check_component, Core, Triple};
 use crate::history::NOTHING;
-use crate::props::{PropChange, PropValue};
+use crate::props::PropChange;
 use crate::snapshot::space_after;
-use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, ReceivedKey};
+use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, PropValue, ReceivedKey};
 use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::{SyncHooks, Tx};

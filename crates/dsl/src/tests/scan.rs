@@ -2,7 +2,8 @@
 //! `scan`), and the conditions of snapshots.
 
 use super::*;
-use crate::props::{PropChange, PropValue};
+use crate::props::PropChange;
+use crate::PropValue;
 use base::Kind;
 use dmu::Dnode;
 use zap::Value;

@@ -124,8 +124,8 @@ impl Bell {
     }
 }
 
-/// Where a dataset belongs.
-pub struct Place {
+/// Where a file system is to be mounted.
+pub struct Mountpoint {
     pub path: PathBuf,
     /// The `mountpoint` property is set on the dataset itself.
     pub local: bool,
@@ -443,11 +443,11 @@ impl Admin {
     }
 
     /// Where a file system belongs by its properties: `None` for legacy and none.
-    pub fn mountpoint(&self, entry: &PoolEntry, ds: &Dataset) -> Result<Option<Place>> {
+    pub fn mountpoint(&self, entry: &PoolEntry, ds: &Dataset) -> Result<Option<Mountpoint>> {
         let (value, local) = values::mountpoint(self, entry, ds)?;
         Ok(match value.as_str() {
             "none" | "legacy" => None,
-            path => Some(Place {
+            path => Some(Mountpoint {
                 path: PathBuf::from(path),
                 local,
             }),

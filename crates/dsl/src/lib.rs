@@ -61,6 +61,6 @@ pub use features::{FeatureStore, Features, NoFeatures};
 pub use free::Freed;
 pub use history::History;
 pub use prop_values::{PropSource, PropValue};
-pub use receive::{Place, ReceiveBegin, ReceiveEnd, ResumeState, RECV};
+pub use receive::{ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState, RECV};
 pub use redaction::RedactionList;
 pub use snapshot::Held;

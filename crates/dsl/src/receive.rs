@@ -72,7 +72,7 @@ pub struct ResumeState {
 }
 
 /// Where a stream goes.
-pub enum Place<'a> {
+pub enum ReceiveTarget<'a> {
     /// A new file system or volume.
     New { parent: &'a Arc<Dir>, name: &'a str },
     /// Through `%recv` into a head that exists.
@@ -81,7 +81,7 @@ pub enum Place<'a> {
 
 /// What a receive begins with.
 pub struct ReceiveBegin<'a> {
-    pub place: Place<'a>,
+    pub target: ReceiveTarget<'a>,
     /// The snapshot the stream is an increment to, or the origin of a clone.
     pub base: Option<&'a Arc<Dataset>>,
     /// How a dataset without a base is encrypted.
@@ -217,9 +217,9 @@ impl Dsl {
     /// Errors: those of [`Dsl::check_create`]; `Kind::Busy` if the target is received into already.
     pub fn receive_begin(&self, tx: &Tx, r: &ReceiveBegin) -> Result<Arc<Dataset>> {
         self.core.need_syncing(tx)?;
-        let (parent, name) = match &r.place {
-            Place::New { parent, name } => (Arc::clone(parent), *name),
-            Place::Existing(head) => {
+        let (parent, name) = match &r.target {
+            ReceiveTarget::New { parent, name } => (Arc::clone(parent), *name),
+            ReceiveTarget::Existing(head) => {
                 if head.receiving()?.is_some() {
                     bail_about!(
                         Busy,

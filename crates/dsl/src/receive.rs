@@ -14,7 +14,7 @@ use crate::snapshot::space_after;
 use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, PropValue, ReceivedKey};
 use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
-use dmu::{SyncHooks, Tx};
+use dmu::Tx;
 use std::sync::Arc;
 use zap::{Value, Zap};
 
@@ -443,14 +443,7 @@ impl Dsl {
             head.dir()
                 .diduse_split(tx, &[(Used::Head, d), (Used::RefRsrv, a - d)], t)?;
         } else {
-            let hooks = head.hooks(tx)?;
-            crate::free::each_block(core, &h.bp, h.prev_snap_txg, &mut |bp| {
-                if hooks.kill(bp)? {
-                    core.dmu().zio.free(bp, tx.txg())?;
-                }
-                Ok(())
-            })?;
-            head.flush(tx)?;
+            crate::free::kill_own(head, tx)?;
         }
         head.update(tx, |p| {
             p.bp = disk::BlkPtr::HOLE;

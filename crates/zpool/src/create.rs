@@ -461,16 +461,9 @@ pub fn layout(pool: &str, vdevs: &[VdevSpec]) -> String {
             (None, _) => "mirror".to_string(),
         }
     }
-    let groups = [
-        (VdevClass::Normal, pool),
-        (VdevClass::Dedup, "dedup"),
-        (VdevClass::Special, "special"),
-        (VdevClass::Log, "logs"),
-        (VdevClass::Cache, "cache"),
-        (VdevClass::Spare, "spares"),
-    ];
     let mut out = String::new();
-    for (class, heading) in groups {
+    let normal = std::iter::once((VdevClass::Normal, pool));
+    for (class, heading) in normal.chain(cli::vdevs::CLASSES) {
         let mut members = vdevs.iter().filter(|v| v.class == class).peekable();
         if members.peek().is_none() {
             continue;

@@ -20,6 +20,8 @@
 //! Start reading at [`Admin`] and [`PoolEntry`]; then `datasets/set.rs`, an operation that has everything.
 #![forbid(unsafe_code)]
 
+pub mod abandoned;
+mod activity;
 pub mod alone;
 pub mod cache;
 pub mod cancel;
@@ -37,6 +39,7 @@ pub mod pools;
 pub mod process;
 pub mod registry;
 mod streams;
+pub mod suspended;
 pub mod values;
 
 pub use door::{Door, Mount, MountOptions, Mounting};

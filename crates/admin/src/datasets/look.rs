@@ -32,7 +32,10 @@ pub fn read_volume(
     let entry = datasets::entry_of(admin, name)?;
     let gate = entry.pass().map_err(errors::answer)?;
     let ds = datasets::find(&entry, name)?;
-    if !datasets::objset_type(&entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL) {
+    if !entry
+        .objset_type(&ds)
+        .is_ok_and(|t| t == disk::os_type::ZVOL)
+    {
         return Err(ApiError::reason(
             Kind::Invalid,
             "operation not applicable to datasets of this type",
@@ -202,7 +205,9 @@ pub fn space(admin: &Arc<Admin>, peer: Peer, name: &str, who: &[Whose]) -> Answe
         DatasetKind::Filesystem => true,
         _ => {
             ds.is_snapshot()
-                && datasets::objset_type(&entry, &ds).is_ok_and(|t| t != disk::os_type::ZVOL)
+                && entry
+                    .objset_type(&ds)
+                    .is_ok_and(|t| t != disk::os_type::ZVOL)
         }
     };
     if !of_files {

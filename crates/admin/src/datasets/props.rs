@@ -5,7 +5,6 @@ use crate::datasets::bookmarks::Bookmark;
 use crate::datasets::objsets::{look_into, master_of, Rules};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::values;
 use api::{DatasetKind, Prop, Source, Value};
 use base::Result;
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, Used, DIR_USED_BREAKDOWN};
@@ -82,7 +81,7 @@ impl<'a> View<'a> {
             DatasetKind::Bookmark => Types::BOOKMARK,
             DatasetKind::Snapshot => {
                 let of_heads = Types(Types::FILESYSTEM.0 | Types::VOLUME.0);
-                let head = match datasets::objset_type(self.entry, self.ds) {
+                let head = match self.entry.objset_type(self.ds) {
                     Ok(disk::os_type::ZVOL) => Types::VOLUME,
                     _ => Types::FILESYSTEM,
                 };
@@ -266,7 +265,7 @@ impl<'a> View<'a> {
     }
 
     fn mountpoint(&self) -> Result<Shown> {
-        let (path, _) = values::mountpoint(self.admin, self.entry, self.ds)?;
+        let (path, _) = self.admin.effective_mountpoint(self.entry, self.ds)?;
         let from = match self.ds.prop("mountpoint", true)? {
             Some((_, s)) => source(&s),
             None => Source::Default,

@@ -446,7 +446,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         version: entry.pool.version(),
         enabled: &enabled,
     };
-    let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
+    let volume = entry.objset_type(&origin).is_ok_and(|t| t == os_type::ZVOL);
     let new = NewFs::of_clone(volume, &allowed, &r.props)?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;

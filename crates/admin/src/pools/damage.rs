@@ -3,8 +3,9 @@
 use crate::errors::answer;
 use crate::events;
 use crate::head::read_only_view;
-use crate::pools::{moved, not_suspended, of_sync, open, suspended};
+use crate::pools::{moved, open};
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::{not_suspended, of_sync, suspended};
 use api::{ApiError, ErrorScrub, Peer, PoolClear, Scan, ScanFunction, ScanState};
 use base::Kind;
 use disk::scan::{self, ErrorScrubState, Function};

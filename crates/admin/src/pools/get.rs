@@ -1,10 +1,9 @@
 //! What pools are and have: properties, features, facts, device trees.
 
-use crate::cache::Absent;
 use crate::compat::{self, Set};
 use crate::pools::damage;
 use crate::pools::tree::{aux_rows, expandable, imported_state, Look};
-use crate::registry::{Admin, PoolEntry};
+use crate::registry::{Absent, Admin, PoolEntry};
 use api::{
     Answer, ApiError, PoolFacts, PoolGet, Prop, ScanState, Select, Source, Value, VdevState,
 };

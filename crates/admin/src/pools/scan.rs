@@ -1,8 +1,9 @@
 //! Scrub and resilver (command reference §12.1).
 
 use crate::errors::answer;
-use crate::pools::{not_suspended, of_sync, open};
+use crate::pools::open;
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::{not_suspended, of_sync};
 use crate::Answer;
 use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
 use base::{Kind, Txg};

@@ -106,7 +106,7 @@ impl Deadlist {
     /// A new one without keys, in the form of the pool's version.
     pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Deadlist> {
         if core.version() < 26 {
-            let b = Bpobj::create(core, tx)?;
+            let b = core.new_bpobj(tx)?;
             return Ok(Deadlist {
                 object: b.object(),
                 form: Form::Old(b),
@@ -296,7 +296,7 @@ impl Deadlist {
         if *o != core.empty_bpobj()? {
             return Bpobj::open(&core.mos, *o);
         }
-        let b = Bpobj::create(core, tx)?;
+        let b = core.new_bpobj(tx)?;
         *o = b.object();
         Zap::new(dn).update_int_key(tx, k.number(), b.object())?;
         core.unuse_empty_bpobj(tx, 1)?;
@@ -323,7 +323,7 @@ impl Deadlist {
         }
         let o = match core.use_empty_bpobj(tx, 1)? {
             Some(o) => o,
-            None => Bpobj::create(core, tx)?.object(),
+            None => core.new_bpobj(tx)?.object(),
         };
         Zap::new(dn).add_int_key(tx, k.number(), o)?;
         tree.insert(k, o);
@@ -407,7 +407,7 @@ impl Deadlist {
             Some(o) => keys.iter().map(|k| (*k, o)).collect(),
             None => keys
                 .iter()
-                .map(|k| Ok((*k, Bpobj::create(core, tx)?.object())))
+                .map(|k| Ok((*k, core.new_bpobj(tx)?.object())))
                 .collect::<Result<_>>()?,
         };
         let keys: Vec<(u64, u64)> = list.iter().map(|(k, o)| (k.number(), *o)).collect();

@@ -109,7 +109,7 @@ impl Dsl {
         if let Some(o) = core.directory_get("free_bpobj")? {
             let mut b = Bpobj::open(&core.mos, o)?;
             if !b.is_empty() {
-                let (gone, empty) = b.drain(core, tx, &mut one)?;
+                let (gone, empty) = b.drain(&core.mos, tx, &mut one)?;
                 free_dir.diduse(tx, Used::Head, -gone)?;
                 if !empty {
                     return Ok(left(done));

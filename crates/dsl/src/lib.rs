@@ -42,6 +42,7 @@ mod rename;
 mod scan;
 mod snapshot;
 mod space;
+mod triple;
 mod upgrade;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The cache file: the pools to import at the next start, and those of them that could not be opened.
 
-use crate::pools::activity::{self, Verdict};
-use crate::pools::import::is_foreign;
-use crate::registry::{Admin, PoolEntry};
+use crate::activity::{self, is_foreign, Verdict};
+use crate::registry::{Absent, Admin, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use disk::{NvList, Value};
@@ -11,22 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 use vdev::keys::{self, pool as key};
-
-/// A pool of the cache file that could not be opened. It stays listed there, and is shown with what
-/// its configuration says, until it is imported or exported.
-#[derive(Clone)]
-pub struct Absent {
-    /// Its name.
-    pub name: String,
-    /// Its guid.
-    pub guid: u64,
-    /// Its configuration in the cache file.
-    pub config: NvList,
-    /// The cache file.
-    pub file: PathBuf,
-    /// Why.
-    pub error: Error,
-}
 
 /// Reads a cache file: configurations by name.
 pub fn read(file: &Path) -> Result<NvList> {

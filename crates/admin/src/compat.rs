@@ -203,8 +203,9 @@ fn read_one(name: &str, dirs: &[&Path]) -> Result<Vec<&'static Feature>> {
             Ok(t) => t,
             Err(e) => bail!(
                 Invalid,
-                "'compatibility': cannot read {}: {e}",
-                path.display()
+                "'compatibility': cannot read {}: {}",
+                path.display(),
+                base::io_text(&e)
             ),
         };
         let (known, unknown) = feature::parse_compatibility(&text)

@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod abandoned;
+mod activity;
 pub mod alone;
 pub mod cache;
 pub mod cancel;
@@ -38,6 +40,7 @@ pub mod pools;
 pub mod process;
 pub mod registry;
 mod streams;
+pub mod suspended;
 pub mod values;
 
 pub use door::{Door, Mount, MountOptions, Mounting};

@@ -367,3 +367,9 @@ impl Mounted {
             }
     }
 }
+
+/// What was lost of files that were open when their file systems were unmounted by force.
+pub fn unwritten(mounts: &[Arc<Mounted>]) -> Option<String> {
+    let lines: Vec<String> = mounts.iter().filter_map(|m| m.mount.lost()).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}

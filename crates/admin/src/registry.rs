@@ -1,12 +1,13 @@
 //! The registry: imported pools, their mounts, and pools of the cache file that could not be opened.
 
-use crate::cache::Absent;
+use crate::abandoned::Abandoned;
 use crate::door::Door;
 use crate::mounts::Mounted;
 use crate::process::Process;
 use crate::{parallel, values, Answer};
 use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{Error, Kind, Result};
+use disk::{os_type, BlkPtr, NvList};
 use dsl::Dataset;
 use env::Env;
 use pool::Pool;
@@ -127,11 +128,27 @@ impl Bell {
 }
 
 /// The mount point of a dataset by its properties.
-pub struct Place {
+pub struct Mountpoint {
     /// Absolute path of the mount point.
     pub path: PathBuf,
     /// The `mountpoint` property is set on the dataset itself.
     pub local: bool,
+}
+
+/// A pool of the cache file that could not be opened. It stays listed there, and is shown with what
+/// its configuration says, until it is imported or exported.
+#[derive(Clone)]
+pub struct Absent {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// Its configuration in the cache file.
+    pub config: NvList,
+    /// The cache file.
+    pub file: PathBuf,
+    /// Why.
+    pub error: Error,
 }
 
 /// What holds for every pool.
@@ -163,7 +180,7 @@ pub struct Admin {
     /// Pools that this process is responsible for in each cache file, by guid.
     pub(crate) recorded: Mutex<HashMap<PathBuf, HashSet<u64>>>,
     /// Pools let go while transfers were under way.
-    pub(crate) abandoned: Mutex<Vec<crate::pools::abandon::Abandoned>>,
+    pub(crate) abandoned: Mutex<Vec<Abandoned>>,
     pub(crate) claims: crate::claims::Claims,
     /// The process is about to end: no pool comes into service any more.
     ending: AtomicBool,
@@ -264,6 +281,31 @@ impl PoolEntry {
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
+    }
+
+    /// Type of a dataset's object set, without opening it.
+    pub fn objset_type(&self, ds: &Dataset) -> Result<u64> {
+        let phys = ds.phys();
+        let types = || self.names.types.acquire();
+        if let Some(t) = types().get(&phys.guid) {
+            return Ok(*t);
+        }
+        if phys.bp.is_hole() {
+            return Ok(os_type::ZFS);
+        }
+        // A snapshot is of the kind its head is of. Looking into each of ten thousand would be as many
+        // reads. If the head does not tell, the snapshot does.
+        let head = match ds.is_snapshot() {
+            true => ds.dir().head().ok().filter(|h| !h.phys().bp.is_hole()),
+            false => None,
+        };
+        let of_head = head.and_then(|h| self.objset_type(&h).ok());
+        let t = match of_head {
+            Some(t) => t,
+            None => objset_type_in(&self.pool, ds)?,
+        };
+        types().insert(phys.guid, t);
+        Ok(t)
     }
 
     /// Until this is dropped, the thread does not wait for locks of a txg that waits for its devices: for
@@ -452,12 +494,23 @@ impl Admin {
         self.process.share(self);
     }
 
+    /// The property `mountpoint` in effect: a path with the altroot in front, `none` or `legacy`; and whether it is set on
+    /// the dataset itself.
+    pub fn effective_mountpoint(&self, entry: &PoolEntry, ds: &Dataset) -> Result<(String, bool)> {
+        let roots = values::Roots {
+            mounts: &self.settings.paths.mount_root,
+            alternate: entry.altroot.as_deref(),
+            nest: self.door.others_allowed(),
+        };
+        values::mountpoint(&roots, ds)
+    }
+
     /// Where a file system belongs by its properties: `None` for legacy and none.
-    pub fn mountpoint(&self, entry: &PoolEntry, ds: &Dataset) -> Result<Option<Place>> {
-        let (value, local) = values::mountpoint(self, entry, ds)?;
+    pub fn mountpoint(&self, entry: &PoolEntry, ds: &Dataset) -> Result<Option<Mountpoint>> {
+        let (value, local) = self.effective_mountpoint(entry, ds)?;
         Ok(match value.as_str() {
             "none" | "legacy" => None,
-            path => Some(Place {
+            path => Some(Mountpoint {
                 path: PathBuf::from(path),
                 local,
             }),
@@ -476,10 +529,7 @@ impl Admin {
                     return Ok(());
                 }
                 let ds = d.head()?;
-                let files = || {
-                    !crate::datasets::objset_type(entry, &ds)
-                        .is_ok_and(|t| t == disk::os_type::ZVOL)
-                };
+                let files = || !entry.objset_type(&ds).is_ok_and(|t| t == os_type::ZVOL);
                 let mounted = entry.mounted(ds.object()).is_some_and(|m| m.is_in_place());
                 if values::mountable(&ds)? && !mounted && files() {
                     if let Some(place) = self.mountpoint(entry, &ds)? {
@@ -564,4 +614,25 @@ fn watch_devices(entry: &PoolEntry) {
         }
         bell.ring();
     }));
+}
+
+/// The same, of a pool, asking its cache of blocks each time.
+pub fn objset_type_in(pool: &Pool, ds: &Dataset) -> Result<u64> {
+    match ds.phys().bp {
+        bp if bp.is_hole() => Ok(os_type::ZFS),
+        bp => Ok(read_objset(pool, ds, &bp)?.os_type),
+    }
+}
+
+/// The block a dataset begins with. The pool goes on meanwhile: the block may be replaced and, much
+/// later, overwritten, so a failure is tried again with the pointer of then.
+fn read_objset(pool: &Pool, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
+    let read = |bp: &BlkPtr| {
+        let block = pool.zio.read(bp)?;
+        disk::objset::ObjsetPhys::decode(&block)
+    };
+    read(bp).or_else(|e| match ds.phys().bp {
+        now if now == *bp => Err(e),
+        now => read(&now),
+    })
 }

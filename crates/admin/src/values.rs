@@ -1,10 +1,10 @@
 //! Effective values of properties: stored values, defaults, overrides of one mount.
 
-use crate::registry::{Admin, PoolEntry};
 use base::{bail, Result};
 use disk::props;
-use dsl::{Dataset, PropSource};
+use dsl::{Dataset, Dir, PropSource};
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The override that counts, if there is one.
@@ -46,21 +46,31 @@ pub fn text(ds: &Dataset, name: &str) -> Result<(String, Option<PropSource>)> {
     Ok((default.unwrap_or_default(), None))
 }
 
+/// Where file systems lie.
+pub struct Roots<'a> {
+    /// Directory of those without a mount point of their own.
+    pub mounts: &'a Path,
+    /// Directory in front of all mount points of the pool.
+    pub alternate: Option<&'a Path>,
+    /// A file system can be mounted inside another.
+    pub nest: bool,
+}
+
 /// The effective `mountpoint` of a dataset (a path with the altroot in front, `none` or `legacy`),
 /// and whether it is set on the dataset itself.
 ///
 /// Inside the mount of an ordinary user that only he may enter, fusermount3 cannot mount another (it
 /// looks at the place as root). There a dataset whose place lies inside that of one above it goes
 /// beside it, with `+`, which no name contains, instead of `/`.
-pub fn mountpoint(admin: &Admin, entry: &PoolEntry, ds: &Dataset) -> Result<(String, bool)> {
-    let (path, local) = nested_mountpoint(admin, entry, ds)?;
-    if !is_path(&path) || admin.door.others_allowed() {
+pub fn mountpoint(roots: &Roots<'_>, ds: &Dataset) -> Result<(String, bool)> {
+    let (path, local) = nested_mountpoint(roots, ds)?;
+    if !is_path(&path) || roots.nest {
         return Ok((path, local));
     }
     let mut above = Vec::new();
     let mut dir = ds.dir().parent();
     while let Some(d) = dir {
-        let (place, _) = nested_mountpoint(admin, entry, &*d.head()?)?;
+        let (place, _) = nested_mountpoint(roots, &*d.head()?)?;
         if is_path(&place) {
             above.push(place);
         }
@@ -89,14 +99,14 @@ fn beside(path: &str, above: &[String]) -> String {
     path.to_string()
 }
 
-fn nested_mountpoint(admin: &Admin, entry: &PoolEntry, ds: &Dataset) -> Result<(String, bool)> {
+fn nested_mountpoint(roots: &Roots<'_>, ds: &Dataset) -> Result<(String, bool)> {
     let name = ds.dir().full_name();
     let (value, source) = text(ds, "mountpoint")?;
     let (base, rest, local) = match source {
         // Below an alternate root everything begins at its top.
-        None if entry.altroot.is_some() => (String::new(), name, false),
+        None if roots.alternate.is_some() => (String::new(), name, false),
         None => {
-            let place = admin.settings.paths.mount_root.join(&name);
+            let place = roots.mounts.join(&name);
             (place.to_string_lossy().into_owned(), String::new(), false)
         }
         Some(PropSource::Inherited(from)) => {
@@ -115,7 +125,7 @@ fn nested_mountpoint(admin: &Admin, entry: &PoolEntry, ds: &Dataset) -> Result<(
     if !rest.is_empty() {
         path = format!("{path}/{rest}");
     }
-    if let Some(root) = &entry.altroot {
+    if let Some(root) = roots.alternate {
         path = format!("{}{path}", root.to_string_lossy().trim_end_matches('/'));
     }
     if path.is_empty() {
@@ -129,6 +139,11 @@ pub fn is_redacted(ds: &Dataset) -> bool {
     ds.has_feature(disk::feature::guid::REDACTED_DATASETS)
 }
 
+/// Whether the key is missing that reading a dataset takes.
+pub fn is_locked(dir: &Dir) -> Result<bool> {
+    Ok(dir.key_loaded()? == Some(false))
+}
+
 /// Whether `zfs mount -a` mounts it: a file system with canmount=on, complete.
 pub fn mountable(ds: &Arc<Dataset>) -> Result<bool> {
     Ok(!is_redacted(ds) && mountable_by_force(ds)?)
@@ -140,7 +155,7 @@ pub fn mountable_by_force(ds: &Arc<Dataset>) -> Result<bool> {
         && number(ds, "canmount", &[])? == 1
         && !ds.is_inconsistent()
         && !ds.phys().bp.is_hole()
-        && !crate::datasets::keys::is_locked(&ds.dir())?)
+        && !is_locked(&ds.dir())?)
 }
 
 /// Mount options (`ro`, `noatime`, …) as overrides of properties. Options that only matter to other

@@ -38,7 +38,11 @@ fn state(entry: &PoolEntry, at: u64) -> (u64, u64, bool) {
     let set = entry.pool.open_dataset(&ds).unwrap();
     let size = volumes::shape(&set.os).unwrap().size;
     let mut byte = [0];
-    set.os.hold(1).unwrap().read(at, &mut byte).unwrap();
+    set.os
+        .hold(disk::volume::DATA)
+        .unwrap()
+        .read(at, &mut byte)
+        .unwrap();
     drop(set);
     entry.pool.close_dataset(ds.object());
     (size, ds.phys().referenced_bytes, byte[0] == 1)
@@ -60,7 +64,7 @@ fn what_is_behind_a_new_end_is_freed_and_a_rollback_brings_it_back() {
     let ds = entry.pool.dsl.dataset("p/v").unwrap();
     {
         let set = entry.pool.open_dataset(&ds).unwrap();
-        let data = set.os.hold(1).unwrap();
+        let data = set.os.hold(disk::volume::DATA).unwrap();
         for n in 0..8 {
             let tx = set.os.tx(Need::bytes(2 * MIB)).unwrap();
             data.write(&tx, n * MIB, &vec![1; MIB as usize]).unwrap();

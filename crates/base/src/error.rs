@@ -326,7 +326,20 @@ impl From<std::io::Error> for Error {
                 std::io::ErrorKind::InvalidInput => Kind::Invalid,
                 _ => Kind::Io,
             });
-        Error::new(kind, e.to_string())
+        Error::new(kind, io_text(&e))
+    }
+}
+
+/// What the system says of an error of its own, without the number that [`std::io::Error`] ends with: every message that has
+/// the text of one takes it from here.
+pub fn io_text(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    let Some(number) = e.raw_os_error() else {
+        return text;
+    };
+    match text.strip_suffix(&format!(" (os error {number})")) {
+        Some(words) => words.to_string(),
+        None => text,
     }
 }
 
@@ -400,5 +413,21 @@ mod tests {
 
         let whole = Error::sentence(Kind::Busy, "cannot mount 'x': busy");
         assert!(whole.is_sentence() && !whole.context("y").is_sentence());
+    }
+
+    #[test]
+    fn errors_of_the_system_are_told_without_their_numbers() {
+        use std::io::{Error as IoError, ErrorKind};
+        let missing = || IoError::from_raw_os_error(Kind::NotFound.errno());
+        assert_eq!(io_text(&missing()), "No such file or directory");
+        let e = Error::from(missing()).context("/x");
+        assert_eq!(e.to_string(), "/x: No such file or directory");
+        // What is no error of the system is told as it is.
+        let own = IoError::new(ErrorKind::NotFound, "gone (os error 2)");
+        assert_eq!(io_text(&own), "gone (os error 2)");
+        for n in 1..200 {
+            let text = io_text(&IoError::from_raw_os_error(n));
+            assert!(!text.is_empty() && !text.contains("os error"), "{text}");
+        }
     }
 }

@@ -15,7 +15,7 @@ pub mod sync;
 pub mod txg;
 
 pub use data::Data;
-pub use error::{Cause, Error, Kind, Result};
+pub use error::{io_text, Cause, Error, Kind, Result};
 pub use per_txg::PerTxg;
 pub use ranges::RangeSet;
 pub use txg::Txg;

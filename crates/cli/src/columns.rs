@@ -84,6 +84,22 @@ pub fn header(columns: &[Column]) -> String {
     line(columns, &cells, false)
 }
 
+/// Rows under their headings, columns as wide as their widest cells. Without headings if `scripted`.
+pub fn table(mut columns: Vec<Column>, rows: &[Vec<String>], scripted: bool) -> String {
+    for row in rows {
+        for (c, cell) in columns.iter_mut().zip(row) {
+            c.widen(cell.chars().count());
+        }
+    }
+    let mut out = match scripted {
+        true => String::new(),
+        false => header(&columns),
+    };
+    rows.iter()
+        .for_each(|row| out += &line(&columns, row, scripted));
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

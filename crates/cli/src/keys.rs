@@ -3,6 +3,7 @@
 
 use crate::{Cx, Fail};
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request, Secret, Select, Value};
+use base::io_text;
 use control::client::unexpected;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use zeroize::Zeroizing;
@@ -118,7 +119,7 @@ pub fn load(
             // Wrong, but a human may try again.
             Err(e) if patient && attempt < ATTEMPTS && e.code == base::Kind::Access.errno() => {
                 cx.say(&format!("Key load error: {}", e.message))
-                    .map_err(|e| e.to_string())?;
+                    .map_err(|e| io_text(&e))?;
             }
             Err(e) => return Err(e.message),
         }
@@ -170,7 +171,7 @@ pub fn read(format: &str, location: &str, name: &str, prompt: Prompt) -> Result<
                     return Err(format!("Invalid keylocation '{location}'."));
                 }
                 let file = std::fs::File::open(path).map_err(|e| {
-                    format!("Failed to open key material file '{path}': {}", why(&e))
+                    format!("Failed to open key material file '{path}': {}", io_text(&e))
                 })?;
                 from_reader(raw, &mut std::io::BufReader::new(file))?
             } else if location.starts_with("https://") || location.starts_with("http://") {
@@ -187,13 +188,6 @@ pub fn read(format: &str, location: &str, name: &str, prompt: Prompt) -> Result<
     Ok(Secret::new(key.to_vec()))
 }
 
-/// An error of the system without its number.
-fn why(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_string()
-}
-
 /// A raw key is all there is; the others are the first line.
 fn from_reader(raw: bool, r: &mut dyn BufRead) -> Result<Zeroizing<Vec<u8>>, String> {
     let most = if raw { RAW + 1 } else { PASSPHRASE.end() + 2 };
@@ -205,7 +199,7 @@ fn from_reader(raw: bool, r: &mut dyn BufRead) -> Result<Zeroizing<Vec<u8>>, Str
     } else {
         r.read_until(b'\n', &mut out)
     };
-    got.map_err(|e| format!("Failed to read key material: {e}"))?;
+    got.map_err(|e| format!("Failed to read key material: {}", io_text(&e)))?;
     if !raw && out.last() == Some(&b'\n') {
         out.pop();
     }
@@ -248,18 +242,18 @@ fn ask(question: &str) -> Result<Zeroizing<Vec<u8>>, String> {
     let stdin = std::io::stdin();
     let mut err = std::io::stderr();
     let told = write!(err, "{question}").and_then(|()| err.flush());
-    told.map_err(|e| e.to_string())?;
-    let old = tcgetattr(&stdin).map_err(|e| e.to_string())?;
+    told.map_err(|e| io_text(&e))?;
+    let old = tcgetattr(&stdin).map_err(|e| io_text(&e.into()))?;
     let mut quiet = old.clone();
     quiet.local_modes.remove(LocalModes::ECHO);
     quiet
         .local_modes
         .insert(LocalModes::ICANON | LocalModes::ISIG);
-    tcsetattr(&stdin, OptionalActions::Flush, &quiet).map_err(|e| e.to_string())?;
+    tcsetattr(&stdin, OptionalActions::Flush, &quiet).map_err(|e| io_text(&e.into()))?;
     let got = from_reader(false, &mut stdin.lock());
     let back = tcsetattr(&stdin, OptionalActions::Flush, &old);
     let _ = writeln!(err);
-    back.map_err(|e| e.to_string())?;
+    back.map_err(|e| io_text(&e.into()))?;
     got
 }
 

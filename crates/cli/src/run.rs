@@ -281,7 +281,7 @@ pub fn main_on(
         // Nobody reads any more (`zfs list | head`): nothing to complain about.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => 1,
         Err(e) => {
-            eprintln!("cannot write the output: {e}");
+            eprintln!("cannot write the output: {}", base::io_text(&e));
             1
         }
     }

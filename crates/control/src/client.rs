@@ -3,7 +3,7 @@
 use crate::wire::{self, Framed};
 use crate::{path, server};
 use api::{ApiError, Reply, Request, Version};
-use base::Kind;
+use base::{io_text, Kind};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -91,8 +91,9 @@ impl Client {
                 return Err(ApiError::sentence(
                     base::Error::from(io::Error::from(e.kind())).kind,
                     format!(
-                        "cannot connect to the daemon at '{}': {e}",
-                        socket.display()
+                        "cannot connect to the daemon at '{}': {}",
+                        socket.display(),
+                        io_text(&e)
                     ),
                 )
                 .hint("Run the command as the user whose daemon it is, or as root."))
@@ -162,7 +163,8 @@ impl Client {
         take: &mut dyn FnMut(Reply),
     ) -> Result<(), ApiError> {
         let lost = |e: io::Error| {
-            ApiError::sentence(Kind::Io, format!("lost the connection to the daemon: {e}"))
+            let text = format!("lost the connection to the daemon: {}", io_text(&e));
+            ApiError::sentence(Kind::Io, text)
                 .hint("The request may have been carried out: check before repeating it.")
         };
         self.framed
@@ -317,7 +319,11 @@ fn start_and_connect(socket: &Path) -> Result<Client, ApiError> {
         .map_err(|e| {
             ApiError::sentence(
                 base::Error::from(io::Error::from(e.kind())).kind,
-                format!("cannot start the daemon '{}': {e}", daemon.display()),
+                format!(
+                    "cannot start the daemon '{}': {}",
+                    daemon.display(),
+                    io_text(&e)
+                ),
             )
             .hint(by_hand)
         })?;

@@ -1,7 +1,7 @@
 //! Paths of the control socket, and checks of who owns the folders that lead to it.
 
 use api::ApiError;
-use base::Kind;
+use base::{io_text, Kind};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -139,7 +139,11 @@ pub fn prepare_dir(socket: &Path) -> Result<(), ApiError> {
         Err(e) => {
             return Err(ApiError::sentence(
                 Kind::Access,
-                format!("cannot make the directory '{}': {e}", dir.display()),
+                format!(
+                    "cannot make the directory '{}': {}",
+                    dir.display(),
+                    io_text(&e)
+                ),
             )
             .hint(format!(
                 "Set {SOCKET_VARIABLE} to a path in a directory you own."

@@ -73,7 +73,7 @@ pub fn serve(listener: UnixListener, handler: Arc<dyn Handler>) {
         };
         // What goes wrong with a connection concerns nobody but its caller, who sees it himself.
         let Ok(peer) = peer_of(&stream) else { continue };
-        let Ok(place) = room.enter(peer.uid, &stream) else {
+        let Ok(guard) = room.enter(peer.uid, &stream) else {
             let _ = refuse(stream);
             continue;
         };
@@ -81,7 +81,7 @@ pub fn serve(listener: UnixListener, handler: Arc<dyn Handler>) {
         let spawned = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
-                let _ = connection_loop(stream, peer, &place, long, &*handler);
+                let _ = connection_loop(stream, peer, &guard, long, &*handler);
             });
         drop(spawned);
     }
@@ -119,8 +119,8 @@ enum SeatState {
     Gone,
 }
 
-/// A connection's place, free again when dropped.
-struct Place {
+/// The seat of a connection, free again when dropped.
+struct SeatGuard {
     room: Arc<Room>,
     seat: Arc<Seat>,
 }
@@ -146,7 +146,7 @@ impl Room {
     /// the most, the one that has been silent for longest.
     ///
     /// Errors: all are busy.
-    fn enter(self: &Arc<Room>, uid: u32, stream: &UnixStream) -> io::Result<Place> {
+    fn enter(self: &Arc<Room>, uid: u32, stream: &UnixStream) -> io::Result<SeatGuard> {
         let seat = Arc::new(Seat {
             uid,
             stream: stream.try_clone()?,
@@ -181,7 +181,7 @@ impl Room {
         }
         list.push(seat.clone());
         let room = self.clone();
-        Ok(Place { room, seat })
+        Ok(SeatGuard { room, seat })
     }
 }
 
@@ -199,7 +199,7 @@ impl Seat {
     }
 }
 
-impl Place {
+impl SeatGuard {
     fn change(&self, to: SeatState) -> bool {
         let mut state = self.seat.state.acquire();
         if *state == SeatState::Gone {
@@ -220,7 +220,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SeatGuard {
     fn drop(&mut self) {
         let mut list = self.room.list.acquire();
         list.retain(|s| !Arc::ptr_eq(s, &self.seat));
@@ -240,13 +240,13 @@ pub fn peer_of(stream: &UnixStream) -> io::Result<Peer> {
 fn connection_loop(
     stream: UnixStream,
     peer: Peer,
-    place: &Place,
+    guard: &SeatGuard,
     long: Arc<AtomicUsize>,
     handler: &dyn Handler,
 ) -> io::Result<()> {
     // A caller that stops reading must not hold a thread (and what its request holds) for ever.
     stream.set_write_timeout(Some(STALLED))?;
-    let limit = match place.room.is_stranger(peer.uid) {
+    let limit = match guard.room.is_stranger(peer.uid) {
         true => wire::MAX_QUESTION,
         false => wire::MAX_CALL,
     };
@@ -269,7 +269,7 @@ fn connection_loop(
                 return framed.write(&wire::encode_error(&ApiError::sentence(why.0, why.1))?, &[]);
             }
         };
-        if !place.serving() {
+        if !guard.serving() {
             return Ok(());
         }
         let result = match wire::decode_call(&frame) {
@@ -303,7 +303,7 @@ fn connection_loop(
         let written = framed.write(&answer, &[]);
         handler.answered();
         written?;
-        if !place.waiting() {
+        if !guard.waiting() {
             return Ok(());
         }
     }
@@ -370,13 +370,13 @@ mod tests {
     use super::*;
 
     /// A connection of that user, with its place.
-    fn come(room: &Arc<Room>, uid: u32) -> io::Result<(Place, UnixStream)> {
+    fn come(room: &Arc<Room>, uid: u32) -> io::Result<(SeatGuard, UnixStream)> {
         let (here, there) = UnixStream::pair()?;
         Ok((room.enter(uid, &here)?, there))
     }
 
-    fn is_gone(place: &Place) -> bool {
-        *place.seat.state.acquire() == SeatState::Gone
+    fn is_gone(guard: &SeatGuard) -> bool {
+        *guard.seat.state.acquire() == SeatState::Gone
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
         assert!(is_gone(&own[3].0) && !is_gone(&own[2].0));
         // When all are busy there is no place, until one is given back.
         let all = own.iter().chain(&roots).chain([&next, &_one]);
-        let busy = all.filter(|(place, _)| place.serving()).count();
+        let busy = all.filter(|(guard, _)| guard.serving()).count();
         assert_eq!(busy, MAX_CONNECTIONS);
         assert!(come(&room, 0).is_err());
         own.pop();
@@ -406,19 +406,19 @@ mod tests {
     #[test]
     fn strangers_leave_room() {
         let room = Arc::new(Room::new(0));
-        let mut places = Vec::new();
+        let mut guards = Vec::new();
         for _ in 0..40 {
-            let place = come(&room, 1000);
+            let guard = come(&room, 1000);
             // They ask, and never take the answer.
-            if let Ok(p) = place {
+            if let Ok(p) = guard {
                 assert!(p.0.serving());
-                places.push(p);
+                guards.push(p);
             }
         }
-        assert_eq!(places.len(), MAX_OF_STRANGER);
+        assert_eq!(guards.len(), MAX_OF_STRANGER);
         for uid in 1001..1100 {
             for _ in 0..3 {
-                places.extend(come(&room, uid));
+                guards.extend(come(&room, uid));
             }
         }
         assert_eq!(room.list.acquire().len(), MAX_OF_STRANGERS);
@@ -426,9 +426,9 @@ mod tests {
         let owners: Vec<_> = (0..MAX_CONNECTIONS - MAX_OF_STRANGERS)
             .map(|_| come(&room, 0).unwrap())
             .collect();
-        assert!(!owners.iter().any(|(place, _)| is_gone(place)));
-        assert!(!places[..MAX_OF_STRANGER].iter().any(|(p, _)| is_gone(p)));
-        drop((owners, places));
+        assert!(!owners.iter().any(|(guard, _)| is_gone(guard)));
+        assert!(!guards[..MAX_OF_STRANGER].iter().any(|(p, _)| is_gone(p)));
+        drop((owners, guards));
         assert_eq!(room.list.acquire().len(), 0);
     }
 }

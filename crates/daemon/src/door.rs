@@ -155,7 +155,7 @@ impl Door for FuseDoor {
     }
 
     fn objection(&self, place: &Path) -> Option<String> {
-        let unusable = |e: std::io::Error| Some(format!("cannot be used: {e}"));
+        let unusable = |e: std::io::Error| Some(format!("cannot be used: {}", base::io_text(&e)));
         // It may lie in a mount of this process.
         fuse::with_own_files(&[], || match std::fs::symlink_metadata(place) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,

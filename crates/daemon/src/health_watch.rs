@@ -56,6 +56,6 @@ fn tell(entry: &PoolEntry, before: &str, now: &str) {
                 .name("health hook".into())
                 .spawn(move || child.wait());
         }
-        Err(e) => crate::log::warn(&format!("{HOOK}: {e}")),
+        Err(e) => crate::log::warn(&format!("{HOOK}: {}", base::io_text(&e))),
     }
 }

@@ -170,7 +170,11 @@ pub fn read(args: &[String], zfsrc: &Path, memory: u64) -> Asked {
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Parsed::default(),
         Err(e) => {
-            warnings.push(format!("cannot read {}: {e}", zfsrc.display()));
+            warnings.push(format!(
+                "cannot read {}: {}",
+                zfsrc.display(),
+                base::io_text(&e)
+            ));
             Parsed::default()
         }
     };

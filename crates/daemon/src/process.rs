@@ -193,7 +193,8 @@ impl Process for Threads {
     fn no_dumps(&self) {
         use rustix::process::{set_dumpable_behavior, DumpableBehavior};
         if let Err(e) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-            crate::log::warn(&format!("core dumps may contain keys: {e}"));
+            let why = base::io_text(&e.into());
+            crate::log::warn(&format!("core dumps may contain keys: {why}"));
         }
     }
 
@@ -282,7 +283,8 @@ impl Starting {
         };
         let thread = std::thread::Builder::new().name("starting".into());
         if let Err(e) = thread.spawn(watch) {
-            crate::log::warn(&format!("no thread to watch the start: {e}"));
+            let why = base::io_text(&e);
+            crate::log::warn(&format!("no thread to watch the start: {why}"));
         }
         Starting(on)
     }

@@ -10,9 +10,9 @@ use admin::datasets::{
     snapshots, space,
 };
 use admin::pools::{self, damage, devices, import, scan, upgrade};
-use admin::{cancel, errors, values, Admin, Answer, Door, Paths, Settings};
+use admin::{cancel, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
-use base::{Kind, Result};
+use base::{io_text, Kind, Result};
 use control::{Handler, Sink};
 use fuse_zpl::Caching;
 use std::fs::File;
@@ -141,7 +141,8 @@ fn keep_processors_awake(asked: Latency) {
             "while mounts are busy, processors wake up within {latency} microseconds"
         )),
         Err(e) if insist => crate::log::warn(&format!(
-            "--wakeup-latency={latency} is not possible, threads spin instead: /dev/cpu_dma_latency: {e}"
+            "--wakeup-latency={latency} is not possible, threads spin instead: /dev/cpu_dma_latency: {}",
+            io_text(&e)
         )),
         Err(_) => {}
     }
@@ -157,7 +158,8 @@ fn keep_in_memory(address: usize, len: usize) {
 /// Says once that memory with keys cannot be locked.
 fn not_kept(e: &std::io::Error) {
     static TOLD: std::sync::Once = std::sync::Once::new();
-    TOLD.call_once(|| crate::log::warn(&format!("keys may be written to swap: {e}")));
+    let why = io_text(e);
+    TOLD.call_once(|| crate::log::warn(&format!("keys may be written to swap: {why}")));
 }
 
 impl Control {
@@ -606,7 +608,7 @@ impl Handler for Control {
             _ => Vec::new(),
         };
         let carried = || cancel::with(gone, || self.route(peer, request, out));
-        admin::datasets::rights::with_groups(groups, carried).map_err(errors::finish)
+        admin::datasets::rights::with_groups(groups, carried)
     }
 
     fn answered(&self) {

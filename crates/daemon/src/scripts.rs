@@ -49,7 +49,7 @@ pub fn watch(admin: &Arc<Admin>, folder: PathBuf) {
     };
     let started = std::thread::Builder::new().name("events".into()).spawn(run);
     if let Err(e) = started {
-        crate::log::warn(&format!("no thread for scripts: {e}"));
+        crate::log::warn(&format!("no thread for scripts: {}", base::io_text(&e)));
     }
 }
 
@@ -111,7 +111,10 @@ fn run_script(script: &Path, e: &Event) {
         .spawn();
     let mut child = match child {
         Ok(c) => c,
-        Err(e) => return crate::log::warn(&format!("{}: {e}", script.display())),
+        Err(e) => {
+            let why = base::io_text(&e);
+            return crate::log::warn(&format!("{}: {why}", script.display()));
+        }
     };
     let begin = Instant::now();
     while let Ok(None) = child.try_wait() {

@@ -1,6 +1,7 @@
 //! The snapshots and volumes that the control directory of a mount shows.
 
-use admin::datasets::{self, destroy, get, rename, snapshots};
+use admin::datasets::{destroy, objsets, rename, snapshots};
+use admin::registry::objset_type_in;
 use admin::{head, Admin, PoolEntry};
 use api::{DatasetDestroy, Peer, SnapshotCreate};
 use base::{Kind, Result};
@@ -72,7 +73,7 @@ impl OfMount {
         let mut out = Vec::new();
         for dir in self.ds.dir().children()? {
             let Ok(head) = dir.head() else { continue };
-            if datasets::objset_type_in(&self.pool, &head).is_ok_and(|t| t == disk::os_type::ZVOL) {
+            if objset_type_in(&self.pool, &head).is_ok_and(|t| t == disk::os_type::ZVOL) {
                 out.push((dir.name(), head));
             }
         }
@@ -90,7 +91,10 @@ fn key(ds: &Dataset) -> Key {
 /// A volume or a snapshot of one, to read its bytes. What is not open is read as it is on disk.
 /// `Kind::NotFound` if the dataset is no volume.
 fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
-    Volume::new(get::look_into_pool(pool, ds)?, ds.is_snapshot())
+    Ok(Volume {
+        bytes: pool::Volume::new(objsets::look_into_pool(pool, ds)?)?,
+        snapshot: ds.is_snapshot(),
+    })
 }
 
 impl Snapshots for OfMount {

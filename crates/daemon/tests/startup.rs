@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-struct Place(PathBuf);
+struct DaemonDir(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl DaemonDir {
+    fn new(name: &str) -> DaemonDir {
         let dir = std::env::temp_dir().join(format!("zfs-fuse-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
-        Place(dir)
+        DaemonDir(dir)
     }
 
     fn socket(&self) -> PathBuf {
@@ -42,7 +42,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DaemonDir {
     fn drop(&mut self) {
         if let Ok(Some(mut c)) = Client::connect_at(&self.socket()) {
             let _ = c.call(&Request::Stop {});
@@ -76,23 +76,20 @@ fn terminate(pid: i32) {
 /// Relative paths mean what they mean where the daemon is started, although it goes elsewhere.
 #[test]
 fn relative_paths_of_socket_and_cache_are_those_of_who_starts_it() {
-    let place = Place::new("relative");
-    let status = place
+    let dir = DaemonDir::new("relative");
+    let status = dir
         .command()
-        .current_dir(&place.0)
+        .current_dir(&dir.0)
         .env("ZFS_FUSE_SOCKET", "control.sock")
         .env("ZFS_FUSE_CACHE", "sub/zpool.cache")
         .status()
         .unwrap();
     assert!(status.success());
-    let mut client = place.client().expect("it serves at the socket meant");
+    let mut client = dir.client().expect("it serves at the socket meant");
     assert!(client.call(&Request::Version {}).is_ok());
     let found = std::fs::read_dir("/proc").unwrap().flatten().any(|e| {
         let env = std::fs::read(e.path().join("environ")).unwrap_or_default();
-        let meant = format!(
-            "ZFS_FUSE_CACHE={}",
-            place.0.join("sub/zpool.cache").display()
-        );
+        let meant = format!("ZFS_FUSE_CACHE={}", dir.0.join("sub/zpool.cache").display());
         env.split(|b| *b == 0).any(|v| v == meant.as_bytes())
     });
     assert!(found, "the cache file is the one meant");
@@ -100,12 +97,12 @@ fn relative_paths_of_socket_and_cache_are_those_of_who_starts_it() {
 
 #[test]
 fn background() {
-    let place = Place::new("background");
-    let pidfile = place.0.join("pid");
-    let (status, err) = place.run(&["-p", pidfile.to_str().unwrap()]);
+    let dir = DaemonDir::new("background");
+    let pidfile = dir.0.join("pid");
+    let (status, err) = dir.run(&["-p", pidfile.to_str().unwrap()]);
     assert_eq!((status, err.as_str()), (0, ""));
     // It serves when the launcher returns.
-    let mut client = place.client().expect("no daemon");
+    let mut client = dir.client().expect("no daemon");
     assert_eq!(client.call(&Request::Ping {}), Ok(Reply::Done));
     let pid = pid_in(&pidfile);
     // In a session of its own, away from any directory, holding nothing of its starter.
@@ -130,7 +127,7 @@ fn background() {
         );
     }
     // A second one is told so, and leaves the first alone.
-    let (status, err) = place.run(&[]);
+    let (status, err) = dir.run(&[]);
     assert_eq!(status, 1);
     assert!(
         err.starts_with(&format!(
@@ -140,53 +137,53 @@ fn background() {
     );
     assert_eq!(client.call(&Request::Ping {}), Ok(Reply::Done));
     terminate(pid);
-    wait_until(|| !place.socket().exists() && !pidfile.exists());
-    assert!(place.client().is_none());
+    wait_until(|| !dir.socket().exists() && !pidfile.exists());
+    assert!(dir.client().is_none());
     // After a kill without warning the next one starts all the same.
-    assert_eq!(place.run(&["-p", pidfile.to_str().unwrap()]).0, 0);
+    assert_eq!(dir.run(&["-p", pidfile.to_str().unwrap()]).0, 0);
     let pid = pid_in(&pidfile);
     let status = Command::new("kill")
         .args(["-9", &pid.to_string()])
         .status()
         .unwrap();
     assert!(status.success());
-    wait_until(|| place.client().is_none());
-    assert!(place.socket().exists());
-    assert_eq!(place.run(&[]).0, 0);
-    assert!(place.client().is_some());
+    wait_until(|| dir.client().is_none());
+    assert!(dir.socket().exists());
+    assert_eq!(dir.run(&[]).0, 0);
+    assert!(dir.client().is_some());
 }
 
 #[test]
 fn foreground_and_request_to_stop() {
-    let place = Place::new("foreground");
-    let mut child = place.command().arg("-n").spawn().unwrap();
-    wait_until(|| place.client().is_some());
-    let mut client = place.client().unwrap();
+    let dir = DaemonDir::new("foreground");
+    let mut child = dir.command().arg("-n").spawn().unwrap();
+    wait_until(|| dir.client().is_some());
+    let mut client = dir.client().unwrap();
     assert!(
         matches!(client.call(&Request::Version {}), Ok(Reply::Version(v)) if !v.daemon.is_empty())
     );
     assert_eq!(client.call(&Request::Stop {}), Ok(Reply::Done));
     assert!(child.wait().unwrap().success());
-    assert!(!place.socket().exists());
+    assert!(!dir.socket().exists());
 }
 
 #[test]
 fn what_keeps_it_from_starting_is_told() {
-    let place = Place::new("refused");
-    let (status, err) = place.run(&["--no-such-option"]);
+    let dir = DaemonDir::new("refused");
+    let (status, err) = dir.run(&["--no-such-option"]);
     assert_eq!(status, 2);
     assert!(
         err.starts_with("zfs-fuse: invalid option 'no-such-option'\nusage: zfs-fuse "),
         "{err}"
     );
     // From the background too.
-    let (status, err) = place.run(&["-p", "/nonexistent/dir/pid"]);
+    let (status, err) = dir.run(&["-p", "/nonexistent/dir/pid"]);
     assert_eq!(status, 1);
     assert!(
         err.starts_with("zfs-fuse: cannot write the pid file '/nonexistent/dir/pid': "),
         "{err}"
     );
-    let output = place
+    let output = dir
         .command()
         .env("ZFS_FUSE_SOCKET", "/nonexistent/dir/sock")
         .output()
@@ -200,17 +197,17 @@ fn what_keeps_it_from_starting_is_told() {
 }
 
 /// A daemon in the foreground whose cache file is no cache file; what it says until it serves and is asked to stop.
-fn says_about_a_bad_cache_file(place: &Place, filter: &str) -> String {
-    std::fs::write(place.0.join("zpool.cache"), "no cache file").unwrap();
-    let child = place
+fn says_about_a_bad_cache_file(dir: &DaemonDir, filter: &str) -> String {
+    std::fs::write(dir.0.join("zpool.cache"), "no cache file").unwrap();
+    let child = dir
         .command()
         .arg("-n")
         .env("ZFS_FUSE_LOG", filter)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_until(|| place.client().is_some());
-    let mut client = place.client().unwrap();
+    wait_until(|| dir.client().is_some());
+    let mut client = dir.client().unwrap();
     assert_eq!(client.call(&Request::Stop {}), Ok(Reply::Done));
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -219,10 +216,10 @@ fn says_about_a_bad_cache_file(place: &Place, filter: &str) -> String {
 
 #[test]
 fn the_log_has_what_its_filter_lets_through() {
-    let place = Place::new("filter");
+    let dir = DaemonDir::new("filter");
     let line = format!(
         "zfs-fuse: cache file {}: ",
-        place.0.join("zpool.cache").display()
+        dir.0.join("zpool.cache").display()
     );
     for (filter, told) in [
         ("", true),
@@ -231,11 +228,11 @@ fn the_log_has_what_its_filter_lets_through() {
         ("off,admin=warn", true),
         ("warn,admin=error", false),
     ] {
-        let said = says_about_a_bad_cache_file(&place, filter);
+        let said = says_about_a_bad_cache_file(&dir, filter);
         assert_eq!(said.contains(&line), told, "{filter:?}: {said}");
     }
     // From the background too.
-    let wrong = place
+    let wrong = dir
         .command()
         .env("ZFS_FUSE_LOG", "warn,daemon=loud")
         .output()
@@ -251,14 +248,14 @@ fn the_log_has_what_its_filter_lets_through() {
 /// The journal's socket is where the daemon looks for it in a mount namespace of its own.
 #[test]
 fn in_the_background_the_journal_gets_level_and_text() {
-    let place = Place::new("journal");
-    std::fs::write(place.0.join("zpool.cache"), "no cache file").unwrap();
-    let path = place.0.join("journal");
+    let dir = DaemonDir::new("journal");
+    std::fs::write(dir.0.join("zpool.cache"), "no cache file").unwrap();
+    let path = dir.0.join("journal");
     let journal = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     journal
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
-    let daemon = place.command();
+    let daemon = dir.command();
     let mut c = Command::new("unshare");
     c.args(["--mount", "sh", "-ec"])
         .arg(
@@ -279,7 +276,7 @@ fn in_the_background_the_journal_gets_level_and_text() {
         return;
     }
     assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
-    let text = format!("cache file {}: ", place.0.join("zpool.cache").display());
+    let text = format!("cache file {}: ", dir.0.join("zpool.cache").display());
     let record = loop {
         let mut buffer = [0; 65536];
         let n = journal

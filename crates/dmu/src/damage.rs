@@ -14,10 +14,6 @@ const BATCH: usize = 16;
 /// How often a block is read again that a device fails to read. The sync does the same.
 const READ_AGAIN: u32 = 10;
 
-/// The last indirect block of level 1 that was found readable, in which generation of the synced tree.
-#[derive(Default)]
-pub(crate) struct Checked(Option<(u64, u64)>);
-
 impl Dnode {
     /// Whether blocks that lead to `[offset, offset + len)` can be read, so that a write there can be
     /// linked. Damage is an error ([`base::Error::is_damage`]) and reported. To be called before a
@@ -34,7 +30,7 @@ impl Dnode {
             };
             let first = s.ancestor(1, offset / size);
             let last = s.ancestor(1, (offset.saturating_add(len - 1)) / size);
-            let known = |id| self.checked().0 == Some((gen, id));
+            let known = |id| *self.checked.acquire() == Some((gen, id));
             if first == last && known(first) {
                 return Ok(());
             }
@@ -45,7 +41,7 @@ impl Dnode {
             });
             match found {
                 Ok(()) => {
-                    self.checked().0 = Some((gen, last));
+                    *self.checked.acquire() = Some((gen, last));
                     return Ok(());
                 }
                 // Not the blocks are the matter: the txg waits for the devices.
@@ -119,10 +115,6 @@ impl Dnode {
                 Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }
-    }
-
-    fn checked(&self) -> std::sync::MutexGuard<'_, Checked> {
-        self.checked.acquire()
     }
 }
 

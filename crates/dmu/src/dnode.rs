@@ -5,11 +5,10 @@ mod job;
 mod read;
 mod write;
 
-use crate::ahead::Streams;
 use crate::content::Content;
-use crate::damage::Checked;
 use crate::objset::Objset;
 use crate::reading::Reading;
+use crate::streams::Streams;
 use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx, MOS_LOCKS};
 use base::sync::{ReadGuard, RwLockExt, WriteGuard};
@@ -166,8 +165,8 @@ pub struct Dnode {
     pub(crate) inner: RwLock<Inner>,
     /// Some block of it could not be read: changes of parts of blocks look before they are accepted.
     hurt: AtomicBool,
-    /// The way to the blocks of the last write was found readable.
-    pub(crate) checked: Mutex<Checked>,
+    /// The last indirect block of level 1 that was found readable, behind the generation of the synced tree in which it was.
+    pub(crate) checked: Mutex<Option<(u64, u64)>>,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
     pub(crate) streams: Mutex<Streams>,
 }

@@ -1,11 +1,11 @@
 //! An object set: its meta-dnode, its objects in memory, allocation of object numbers.
 
 use crate::dnode::{Dnode, Fields, Job};
+use crate::early_runs::Waiting;
 use crate::reading::Reading;
 use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
-use crate::write_early::Waiting;
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, PerTxg, Result, Txg};
@@ -134,7 +134,7 @@ pub struct Objset {
     /// Needs of transactions alive.
     pub(crate) promised: AtomicU64,
     /// Blocks that are to be written early.
-    pub(crate) waiting: Mutex<Waiting>,
+    pub(crate) waiting: Mutex<Waiting<Dnode>>,
     /// How blocks of dnodes of a raw stream are sealed, by number, until they are written.
     pub(crate) raw_seals: Mutex<BTreeMap<u64, DnodeSeal>>,
 }

@@ -1,8 +1,8 @@
 //! Transactions, txgs and the limit on dirty data (behaviour §1, §2).
 
-use crate::ahead::Door;
+use crate::early_runs::Early;
+use crate::job_gate::JobGate;
 use crate::objset::Objset;
-use crate::write_early::Early;
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{Error, Kind, PerTxg, Result, Txg};
@@ -146,7 +146,7 @@ pub struct Dmu {
     written: Mutex<Vec<Arc<Objset>>>,
     driver: OnceLock<Weak<dyn Driver>>,
     on_damage: OnceLock<OnDamage>,
-    pub(crate) ahead: Arc<Door>,
+    pub(crate) ahead: Arc<JobGate>,
     /// Nothing is read ahead.
     pub(crate) no_ahead: AtomicBool,
     pub(crate) early: Arc<Early>,

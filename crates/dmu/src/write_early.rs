@@ -5,116 +5,19 @@
 //! not be placed is written with its txg as ever, and nothing refers to a place before the txg is
 //! on disk.
 
+use crate::early_runs::{Early, Run};
 use crate::immediate_write;
 use crate::objset::Objset;
 use crate::tx::Tx;
 use crate::Dnode;
 use base::sync::MutexExt;
-use base::Txg;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// A write of so many bytes in whole blocks is taken for part of a stream. Shorter ones are more
-/// likely to come again to the same place, or to be of files that do not live long.
-const RUN: usize = 128 << 10;
-/// Bytes that are written together: enough for a few large transfers at a time.
-const BATCH: u64 = 4 << 20;
 /// Most bytes of a batch, where more have come meanwhile: the end of a txg waits for them.
 const BATCH_MOST: u64 = 8 << 20;
-/// Batches of a pool under way: one is transformed while the other one is at the device.
-const BATCHES: u32 = 2;
-
-/// Limits of a pool, and batches under way.
-pub(crate) struct Early {
-    run: AtomicU64,
-    batch: AtomicU64,
-    under_way: AtomicU32,
-}
-
-impl Default for Early {
-    fn default() -> Early {
-        Early {
-            run: AtomicU64::new(RUN as u64),
-            batch: AtomicU64::new(BATCH),
-            under_way: AtomicU32::new(0),
-        }
-    }
-}
-
-impl Early {
-    /// For tests, in which little is written: a write of `run` bytes is part of a stream, and `batch`
-    /// bytes are written together.
-    pub(crate) fn set(&self, run: u64, batch: u64) {
-        self.run.store(run, Ordering::Relaxed);
-        self.batch.store(batch, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_run(&self, bytes: usize) -> bool {
-        bytes as u64 >= self.run.load(Ordering::Relaxed)
-    }
-
-    fn enter(&self) -> bool {
-        let more = |n| (n < BATCHES).then_some(n + 1);
-        self.under_way
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
-    }
-
-    fn leave(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Blocks of an object set that are to be written early.
-#[derive(Default)]
-pub(crate) struct Waiting {
-    txg: Txg,
-    runs: Vec<Run>,
-    bytes: u64,
-}
-
-/// Blocks of one object, of `size` bytes each.
-struct Run {
-    dn: Weak<Dnode>,
-    blocks: Range<u64>,
-    size: u64,
-}
-
-impl Waiting {
-    fn add(&mut self, txg: Txg, run: Run) {
-        if self.txg != txg {
-            // The sync of the txg they belonged to has them.
-            self.runs.clear();
-            self.bytes = 0;
-            self.txg = txg;
-        }
-        self.bytes += (run.blocks.end - run.blocks.start) * run.size;
-        self.runs.push(run);
-    }
-
-    /// The txg closes: its sync has them.
-    pub(crate) fn forget(&mut self, txg: Txg) {
-        if self.txg == txg {
-            *self = Waiting::default();
-        }
-    }
-
-    /// The oldest, `most` bytes or a little more.
-    fn take(&mut self, most: u64) -> (Txg, Vec<Run>) {
-        let mut bytes = 0;
-        let mut n = 0;
-        while n < self.runs.len() && bytes < most {
-            let r = &self.runs[n];
-            bytes += (r.blocks.end - r.blocks.start) * r.size;
-            n += 1;
-        }
-        self.bytes -= bytes;
-        (self.txg, self.runs.drain(..n).collect())
-    }
-}
-
 impl Objset {
     /// Blocks of `size` bytes were written whole, in one go.
     pub(crate) fn write_early(&self, tx: &Tx, dn: Weak<Dnode>, blocks: Range<u64>, size: usize) {
@@ -183,6 +86,7 @@ mod tests {
     use super::*;
     use crate::testing::Rig;
     use crate::{NewObject, WritePolicy};
+    use base::Txg;
     use disk::{Checksum, ObjType};
     use std::time::{Duration, Instant};
 

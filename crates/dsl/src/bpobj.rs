@@ -1,16 +1,15 @@
 //! Lists of block pointers (data format §8.1).
 
-use crate::core::{Core, Triple};
+use crate::triple::{bump, Triple};
 use base::{bail, Error, Kind, Result};
 use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
-use disk::feature::guid;
 use disk::{BlkPtr, Compression, ObjType, BP_SIZE};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Block size of bpobjs and of their sub-object lists.
-const BLOCK: usize = 128 << 10;
+pub(crate) const BLOCK: usize = 128 << 10;
 /// Deepest nesting of sub-objects that is followed.
 const MAX_DEPTH: usize = 64;
 
@@ -42,19 +41,6 @@ impl Bpobj {
         }
         let phys = BpobjPhys::decode(&dn.bonus())?;
         Ok(Bpobj { dn, phys })
-    }
-
-    /// A new, empty one in the form of the pool's version.
-    pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Bpobj> {
-        let live = core.features.is_active(guid::LIVELIST);
-        Self::create_with(
-            &core.mos,
-            tx,
-            core.version(),
-            live,
-            BLOCK,
-            Compression::INHERIT,
-        )
     }
 
     /// A new, empty one. The pool's list of deferred frees has blocks of 16 KiB and compression off
@@ -102,10 +88,10 @@ impl Bpobj {
     }
 
     fn add_space(&mut self, t: Triple) {
-        crate::core::bump(&mut self.phys.bytes, t.used);
+        bump(&mut self.phys.bytes, t.used);
         if self.phys.has_comp() {
-            crate::core::bump(&mut self.phys.comp, t.comp);
-            crate::core::bump(&mut self.phys.uncomp, t.uncomp);
+            bump(&mut self.phys.comp, t.comp);
+            bump(&mut self.phys.uncomp, t.uncomp);
         }
     }
 
@@ -346,16 +332,16 @@ impl Bpobj {
     /// Pointers in blocks that cannot be read are dropped; their space is not in what is returned.
     pub(crate) fn drain(
         &mut self,
-        core: &Core,
+        mos: &Objset,
         tx: &Tx,
         f: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
     ) -> Result<(Triple, bool)> {
-        self.drain_depth(core, tx, f, 0)
+        self.drain_depth(mos, tx, f, 0)
     }
 
     fn drain_depth(
         &mut self,
-        core: &Core,
+        mos: &Objset,
         tx: &Tx,
         f: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
         depth: usize,
@@ -387,7 +373,7 @@ impl Bpobj {
                     go_on = false;
                     break 'blocks;
                 }
-                gone += core.triple(&bp);
+                gone += Triple::of(mos.dmu(), &bp);
                 self.phys.num_blkptrs -= 1;
             }
         }
@@ -396,7 +382,7 @@ impl Bpobj {
                 .free_range(tx, self.phys.num_blkptrs * BP_SIZE as u64, u64::MAX)?;
         }
         if go_on && self.phys.num_subobjs > 0 {
-            let mut list = match self.read_subobjs(&core.mos) {
+            let mut list = match self.read_subobjs(mos) {
                 Err(e) if is_unreadable(&e) => {
                     self.phys.num_subobjs = 0;
                     Vec::new()
@@ -404,22 +390,22 @@ impl Bpobj {
                 r => r?.1,
             };
             while let Some(o) = list.pop() {
-                match Bpobj::open(&core.mos, o) {
+                match Bpobj::open(mos, o) {
                     Err(e) if is_unreadable(&e) => {}
                     sub => {
-                        let (t, empty) = sub?.drain_depth(core, tx, f, depth + 1)?;
+                        let (t, empty) = sub?.drain_depth(mos, tx, f, depth + 1)?;
                         gone += t;
                         if !empty {
                             go_on = false;
                             break;
                         }
-                        core.mos.free(tx, o)?;
+                        mos.free(tx, o)?;
                     }
                 }
                 self.phys.num_subobjs -= 1;
             }
             if self.phys.num_subobjs == 0 {
-                match core.mos.free(tx, self.phys.subobjs) {
+                match mos.free(tx, self.phys.subobjs) {
                     Err(e) if is_unreadable(&e) => {}
                     r => r?,
                 }

@@ -1,10 +1,15 @@
 //! [`Core`]: the state that all parts of the DSL share, with helpers for objects of the MOS.
 
+use crate::bpobj::{self, Bpobj};
 use crate::features::Features;
+pub use crate::triple::Triple;
+pub(crate) use crate::triple::{born_in, bump};
+use crate::{Dataset, Dir};
 use base::sync::MutexExt;
-use base::{bail, Cause, Error, Kind, Result, Txg};
-use disk::{BlkPtr, ObjType};
+use base::{bail, Cause, Error, Kind, Result};
+use disk::{BlkPtr, Compression, ObjType};
 use dmu::{Dmu, Dnode, NewObject, Objset, Tx};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use zap::Zap;
 
@@ -12,57 +17,6 @@ use zap::Zap;
 pub const FULL_NAME_MAX: usize = 255;
 /// Longest component.
 pub(crate) const COMPONENT_MAX: usize = 255;
-
-/// Space of a block or of many: allocated (deflated), compressed, uncompressed bytes (data format §1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Triple {
-    /// Allocated bytes, deflated; what `used` and quotas count.
-    pub used: i64,
-    /// Compressed bytes: PSIZE.
-    pub comp: i64,
-    /// Uncompressed bytes: LSIZE of content, PSIZE of metadata.
-    pub uncomp: i64,
-}
-
-impl std::ops::AddAssign for Triple {
-    fn add_assign(&mut self, o: Triple) {
-        self.used += o.used;
-        self.comp += o.comp;
-        self.uncomp += o.uncomp;
-    }
-}
-
-impl std::ops::SubAssign for Triple {
-    fn sub_assign(&mut self, o: Triple) {
-        *self += -o;
-    }
-}
-
-impl std::ops::Neg for Triple {
-    type Output = Triple;
-    fn neg(self) -> Triple {
-        Triple {
-            used: -self.used,
-            comp: -self.comp,
-            uncomp: -self.uncomp,
-        }
-    }
-}
-
-impl std::ops::Add for Triple {
-    type Output = Triple;
-    fn add(mut self, o: Triple) -> Triple {
-        self += o;
-        self
-    }
-}
-
-impl std::ops::Sub for Triple {
-    type Output = Triple;
-    fn sub(self, o: Triple) -> Triple {
-        self + -o
-    }
-}
 
 /// How much the pool can hold; implemented by the pool.
 pub trait PoolSpace: Send + Sync {
@@ -74,11 +28,6 @@ pub trait PoolSpace: Send + Sync {
     fn inflation(&self) -> u64 {
         24
     }
-}
-
-/// Changes a counter on disk; damage must not wrap it.
-pub(crate) fn bump(x: &mut u64, d: i64) {
-    *x = x.saturating_add_signed(d);
 }
 
 /// A change of datasets that moves the place of a scan.
@@ -112,6 +61,47 @@ pub enum ScanChange {
     },
 }
 
+/// Something a txg has done, for the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `create`, `set`, `destroy` …
+    pub name: &'static str,
+    /// Full name and object of the dataset; `None` for what concerns the pool.
+    pub dataset: Option<(String, u64)>,
+    /// Details; a blank if there are none.
+    pub text: String,
+}
+
+/// In-core objects by object number.
+#[derive(Default)]
+pub(crate) struct Caches {
+    pub dirs: Mutex<HashMap<u64, Arc<Dir>>>,
+    pub datasets: Mutex<Datasets>,
+    pub root: Mutex<Option<Arc<Dir>>>,
+}
+
+/// Snapshots that nobody uses and that stay in memory: with 100,000 snapshots a listing would fill it.
+const SNAPSHOTS_KEPT: usize = 4096;
+
+#[derive(Default)]
+pub(crate) struct Datasets {
+    pub map: HashMap<u64, Arc<Dataset>>,
+    /// Size at which unused snapshots go.
+    sweep_at: usize,
+}
+
+impl Datasets {
+    pub fn sweep(&mut self) {
+        if self.map.len() < self.sweep_at.max(SNAPSHOTS_KEPT) {
+            return;
+        }
+        // Who has no reference cannot get one but through this map, which is locked.
+        self.map
+            .retain(|_, ds| Arc::strong_count(ds) > 1 || !ds.is_idle_snapshot());
+        self.sweep_at = self.map.len() + SNAPSHOTS_KEPT;
+    }
+}
+
 /// Shared by everything of one pool.
 pub(crate) struct Core {
     /// The object set of the pool itself.
@@ -127,13 +117,13 @@ pub(crate) struct Core {
     /// Deadlists that are open, so that each is open once.
     pub open_lists: crate::deadlist::OpenLists,
     /// Directories and datasets in memory.
-    pub caches: crate::dsl::Caches,
+    pub caches: Caches,
     /// Keys that are loaded.
     pub keys: crate::crypto::KeyStore,
     /// A change failed half-way: what is in memory must not reach the disk.
     pub broken: Mutex<Option<Error>>,
     /// For the history, until the pool writes it.
-    pub events: Mutex<Vec<crate::history::Event>>,
+    pub events: Mutex<Vec<Event>>,
     /// For the scan under way, until the pool takes them.
     pub scan_changes: Mutex<Vec<ScanChange>>,
 }
@@ -151,14 +141,7 @@ impl Core {
 
     /// Space of a block. Holes and redacted blocks count nothing.
     pub fn triple(&self, bp: &BlkPtr) -> Triple {
-        if bp.is_hole() || bp.is_redacted() {
-            return Triple::default();
-        }
-        Triple {
-            used: self.dmu().zio.dsize(bp) as i64,
-            comp: bp.acct_psize() as i64,
-            uncomp: bp.ucsize() as i64,
-        }
+        Triple::of(self.dmu(), bp)
     }
 
     /// Passes on the result of a change whose conditions have all been checked: an error now means that
@@ -244,6 +227,19 @@ impl Core {
         self.mos.alloc(tx, &new)
     }
 
+    /// A new, empty list of block pointers, in the form of the pool's version.
+    pub fn new_bpobj(&self, tx: &Tx) -> Result<Bpobj> {
+        let live = self.features.is_active(LIVELIST);
+        Bpobj::create_with(
+            &self.mos,
+            tx,
+            self.version(),
+            live,
+            bpobj::BLOCK,
+            Compression::INHERIT,
+        )
+    }
+
     /// The shared empty bpobj, making it if there is none; `users` more users, at least one. `None` if the
     /// feature is not enabled.
     pub fn use_empty_bpobj(&self, tx: &Tx, users: u64) -> Result<Option<u64>> {
@@ -252,7 +248,7 @@ impl Core {
         }
         let obj = match self.empty_bpobj()? {
             0 => {
-                let b = crate::Bpobj::create(self, tx)?;
+                let b = self.new_bpobj(tx)?;
                 Zap::new(&self.directory()?).add_u64(tx, "empty_bpobj", b.object())?;
                 *self.empty_bpobj.acquire() = Some(b.object());
                 b.object()
@@ -303,11 +299,6 @@ pub(crate) const FS_LIMITS: &str = disk::feature::guid::FILESYSTEM_LIMITS;
 /// Whether a DSL object's data is a ZAP.
 pub(crate) fn is_zapified(dn: &Dnode) -> bool {
     dn.info().obj_type == ObjType::ZAP_METADATA
-}
-
-/// Whether a block was born in the half-open range of txgs.
-pub(crate) fn born_in(bp: &BlkPtr, after: Txg, upto: Txg) -> bool {
-    bp.birth() > after && bp.birth() <= upto
 }
 
 /// A component as users may write it: `Kind::Invalid` or `Kind::NameTooLong` with a sentence.

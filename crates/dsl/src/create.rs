@@ -3,7 +3,7 @@
 
 use crate::core::{check_component, is_hidden, Core, FS_LIMITS, FULL_NAME_MAX};
 use crate::history::NOTHING;
-use crate::{limits, Bpobj, Dataset, Deadlist, Dir, Dsl, Features, NewKey};
+use crate::{limits, Dataset, Deadlist, Dir, Dsl, Features, NewKey};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, DIR_USED_BREAKDOWN};
@@ -54,7 +54,7 @@ impl Dsl {
     pub(crate) fn create_free(&self, tx: &Tx) -> Result<()> {
         let core = &self.core;
         core.add_dir(tx, &core.root()?, "$FREE")?;
-        let b = Bpobj::create(core, tx)?;
+        let b = core.new_bpobj(tx)?;
         Zap::new(&core.directory()?).add_u64(tx, "free_bpobj", b.object())
     }
 

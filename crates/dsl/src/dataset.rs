@@ -74,7 +74,7 @@ struct Pending {
     later_space: Triple,
     features: BTreeSet<&'static str>,
     /// For the livelist, in order of time.
-    changes: Vec<crate::livelist::Change>,
+    changes: Vec<crate::deadlist::Change>,
     /// What bookmarks count as freed, by their creation.
     freed: BTreeMap<Txg, Triple>,
     /// There is a livelist; blocks born after that txg are in it.
@@ -440,7 +440,7 @@ impl Dataset {
             true => (0, 0),
             false => {
                 let dir = self.dir();
-                let get = |n| crate::props::own_int(&dir, n).unwrap_or(0);
+                let get = |n| dir.own_int(n).unwrap_or(0);
                 (get("refquota"), get("refreservation"))
             }
         };
@@ -660,7 +660,7 @@ impl Dataset {
         p.refd += t;
         p.unique += t.used;
         p.head += t;
-        if p.listing.is_some_and(|o| crate::livelist::listed(bp, o)) {
+        if p.listing.is_some_and(|o| crate::deadlist::listed(bp, o)) {
             p.changes.push((*bp, t, false));
         }
         if !bp.is_embedded() && bp.lsize() > base::OLD_MAX_BLOCK {
@@ -707,7 +707,7 @@ impl DatasetSync<'_> {
         let t = core.triple(bp);
         let mut p = self.ds.pend.acquire();
         p.refd -= t;
-        if p.listing.is_some_and(|o| crate::livelist::listed(bp, o)) {
+        if p.listing.is_some_and(|o| crate::deadlist::listed(bp, o)) {
             p.changes.push((*bp, t, true));
         }
         for mark in self.marks.iter().rev().take_while(|m| **m >= bp.birth()) {

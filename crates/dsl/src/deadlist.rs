@@ -25,6 +25,9 @@ use zap::{hex_key, Zap};
 
 const _: () = assert!(DEADLIST_SIZE == 320);
 
+/// One entry of a livelist: a block, its space, and whether it was freed.
+pub(crate) type Change = (BlkPtr, Triple, bool);
+
 enum Form {
     /// Pool version < 26: one list for all births.
     Old(Bpobj),
@@ -104,7 +107,7 @@ impl Deadlist {
     /// A new one without keys, in the form of the pool's version.
     pub(crate) fn create(core: &Core, tx: &Tx) -> Result<Deadlist> {
         if core.version() < 26 {
-            let b = Bpobj::create(core, tx)?;
+            let b = core.new_bpobj(tx)?;
             return Ok(Deadlist {
                 object: b.object(),
                 form: Form::Old(b),
@@ -234,7 +237,7 @@ impl Deadlist {
         &mut self,
         core: &Core,
         tx: &Tx,
-        changes: &[crate::livelist::Change],
+        changes: &[Change],
     ) -> Result<()> {
         let object = self.object;
         let Form::New { tree, .. } = &self.form else {
@@ -295,7 +298,7 @@ impl Deadlist {
         if *o != core.empty_bpobj()? {
             return Bpobj::open(&core.mos, *o);
         }
-        let b = Bpobj::create(core, tx)?;
+        let b = core.new_bpobj(tx)?;
         *o = b.object();
         Zap::new(dn).update_int_key(tx, k.number(), b.object())?;
         core.unuse_empty_bpobj(tx, 1)?;
@@ -322,7 +325,7 @@ impl Deadlist {
         }
         let o = match core.use_empty_bpobj(tx, 1)? {
             Some(o) => o,
-            None => Bpobj::create(core, tx)?.object(),
+            None => core.new_bpobj(tx)?.object(),
         };
         Zap::new(dn).add_int_key(tx, k.number(), o)?;
         tree.insert(k, o);
@@ -406,7 +409,7 @@ impl Deadlist {
             Some(o) => keys.iter().map(|k| (*k, o)).collect(),
             None => keys
                 .iter()
-                .map(|k| Ok((*k, Bpobj::create(core, tx)?.object())))
+                .map(|k| Ok((*k, core.new_bpobj(tx)?.object())))
                 .collect::<Result<_>>()?,
         };
         let keys: Vec<(u64, u64)> = list.iter().map(|(k, o)| (k.number(), *o)).collect();
@@ -522,6 +525,11 @@ impl Deadlist {
 const KEYS_KEPT: usize = 1 << 18;
 /// Lists that stay open.
 const LISTS_KEPT: usize = 256;
+
+/// Blocks of a clone that were born after its origin, not embedded, go into its livelist.
+pub(crate) fn listed(bp: &BlkPtr, origin_txg: Txg) -> bool {
+    !bp.is_hole() && !bp.is_embedded() && bp.birth() > origin_txg
+}
 
 /// Deadlists of datasets that the syncing thread has open, the one used last at the end.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use crate::history::NOTHING;
 use crate::{limits, Dataset, Dir, Dsl};
 use base::{bail, bail_about, Result};
 use disk::dsl::{ds_flags, Used};
-use dmu::{SyncHooks, Tx};
+use dmu::Tx;
 use std::sync::Arc;
 use zap::Zap;
 
@@ -123,14 +123,7 @@ impl Dsl {
             core.free_dir()?.diduse(tx, Used::Head, t)?;
             return dir.diduse(tx, Used::Head, -t);
         }
-        let hooks = ds.hooks(tx)?;
-        crate::free::each_block(core, &p.bp, p.prev_snap_txg, &mut |bp| {
-            if hooks.kill(bp)? {
-                core.dmu().zio.free(bp, tx.txg())?;
-            }
-            Ok(())
-        })?;
-        ds.flush(tx)
+        crate::free::kill_own(ds, tx)
     }
 }
 

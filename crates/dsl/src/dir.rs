@@ -1,7 +1,7 @@
 //! DSL directories (data format §7.1).
 
 use crate::core::{is_zapified, Core};
-use crate::props::OwnProps;
+use crate::prop_values::{load, own_value, OwnProps};
 use base::sync::MutexExt;
 use base::{Error, Result};
 use disk::dsl::DslDirPhys;
@@ -121,12 +121,26 @@ impl Dir {
         st.parent = parent;
     }
 
-    pub(crate) fn cached_props(&self) -> Option<Arc<OwnProps>> {
-        self.st.acquire().props.clone()
-    }
-
     pub(crate) fn cache_props(&self, p: Option<Arc<OwnProps>>) {
         self.st.acquire().props = p;
+    }
+
+    /// The properties that the directory itself has.
+    pub(crate) fn own_props(&self) -> Result<Arc<OwnProps>> {
+        if let Some(p) = self.st.acquire().props.clone() {
+            return Ok(p);
+        }
+        let p = Arc::new(match self.phys().props_zapobj {
+            0 => OwnProps::new(),
+            o => load(&self.core.hold(o)?)?,
+        });
+        self.cache_props(Some(p.clone()));
+        Ok(p)
+    }
+
+    /// An integer property of the directory itself.
+    pub(crate) fn own_int(&self, name: &str) -> Option<u64> {
+        own_value(&*self.own_props().ok()?, name).and_then(|(v, _)| v.int())
     }
 
     /// The ZAP name → child directory.

@@ -1,6 +1,6 @@
 //! [`Dsl`], the interface of this crate: opening, finding and listing directories and datasets.
 
-use crate::core::{is_hidden, listed, not_found, Core, PoolSpace, Triple};
+use crate::core::{is_hidden, listed, not_found, Caches, Core, PoolSpace, Triple};
 use crate::{Dataset, Dir, Features};
 use base::sync::MutexExt;
 use base::{Error, Result, Txg};
@@ -10,36 +10,6 @@ use dmu::{Objset, SyncHooks, Tx};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
-
-/// In-core objects by object number.
-#[derive(Default)]
-pub(crate) struct Caches {
-    dirs: Mutex<HashMap<u64, Arc<Dir>>>,
-    datasets: Mutex<Datasets>,
-    root: Mutex<Option<Arc<Dir>>>,
-}
-
-/// Snapshots that nobody uses and that stay in memory: with 100,000 snapshots a listing would fill it.
-const SNAPSHOTS_KEPT: usize = 4096;
-
-#[derive(Default)]
-struct Datasets {
-    map: HashMap<u64, Arc<Dataset>>,
-    /// Size at which unused snapshots go.
-    sweep_at: usize,
-}
-
-impl Datasets {
-    fn sweep(&mut self) {
-        if self.map.len() < self.sweep_at.max(SNAPSHOTS_KEPT) {
-            return;
-        }
-        // Who has no reference cannot get one but through this map, which is locked.
-        self.map
-            .retain(|_, ds| Arc::strong_count(ds) > 1 || !ds.is_idle_snapshot());
-        self.sweep_at = self.map.len() + SNAPSHOTS_KEPT;
-    }
-}
 
 /// What is in memory under `object`. An object that was freed leaves the map: its number can be given to another one.
 fn live<T>(

@@ -3,12 +3,12 @@
 
 use crate::bptree::Bptree;
 use crate::core::{Core, Triple};
-use crate::{Bpobj, Dsl};
+use crate::{Bpobj, Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
 use base::{Result, Txg};
 use disk::dsl::Used;
 use disk::{BlkPtr, DnodePhys};
-use dmu::Tx;
+use dmu::{SyncHooks, Tx};
 use std::sync::Arc;
 use walk::{Finding, Next, Order, Spec, Visitor, Zbookmark};
 
@@ -37,6 +37,19 @@ pub(crate) fn each_block(
     f: &mut dyn FnMut(&BlkPtr) -> Result<()>,
 ) -> Result<()> {
     some_blocks(core, root, after, None, &mut |bp| f(bp).map(|_| true)).map(|_| ())
+}
+
+/// Has a head let go of every block born after its newest snapshot, at once: freed is what no snapshot has.
+pub(crate) fn kill_own(head: &Dataset, tx: &Tx) -> Result<()> {
+    let (core, p) = (&head.core, head.phys());
+    let hooks = head.hooks(tx)?;
+    each_block(core, &p.bp, p.prev_snap_txg, &mut |bp| {
+        if hooks.kill(bp)? {
+            core.dmu().zio.free(bp, tx.txg())?;
+        }
+        Ok(())
+    })?;
+    head.flush(tx)
 }
 
 /// The same from a place on; `f` says false to stop before a block. Returns that place.
@@ -96,7 +109,7 @@ impl Dsl {
         if let Some(o) = core.directory_get("free_bpobj")? {
             let mut b = Bpobj::open(&core.mos, o)?;
             if !b.is_empty() {
-                let (gone, empty) = b.drain(core, tx, &mut one)?;
+                let (gone, empty) = b.drain(&core.mos, tx, &mut one)?;
                 free_dir.diduse(tx, Used::Head, -gone)?;
                 if !empty {
                     return Ok(left(done));

@@ -1,5 +1,6 @@
 //! The pool's history (pool format §22).
 
+use crate::core::{Core, Event};
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use disk::history::{keys, pack_record, unpack_record, HistoryPhys, MAX_RECORD};
@@ -8,21 +9,10 @@ use dmu::{Dnode, NewObject, Objset, Tx};
 use std::sync::{Arc, Mutex};
 use zap::Zap;
 
-/// One internal record of the history: a change that a txg made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// `create`, `set`, `destroy` …
-    pub name: &'static str,
-    /// Full name and object of the dataset; `None` for what concerns the pool.
-    pub dataset: Option<(String, u64)>,
-    /// Details; a blank if there are none.
-    pub text: String,
-}
-
 /// The text of an event that has none.
 pub(crate) const NOTHING: &str = " ";
 
-impl crate::core::Core {
+impl Core {
     /// Notes an event of the txg that is being written.
     pub(crate) fn note(&self, name: &'static str, ds: &crate::Dataset, text: impl Into<String>) {
         let dataset = ds.full_name();

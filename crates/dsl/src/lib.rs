@@ -36,6 +36,7 @@ pub mod hold;
 mod limits;
 mod livelist;
 mod promote;
+mod prop_values;
 pub mod props;
 mod receive;
 mod redaction;
@@ -44,12 +45,13 @@ mod rename;
 mod scan;
 mod snapshot;
 mod space;
+mod triple;
 mod upgrade;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{PoolSpace, ScanChange, Triple, FULL_NAME_MAX};
+pub use self::core::{Event, PoolSpace, ScanChange, Triple, FULL_NAME_MAX};
 pub use bookmark::Source as BookmarkSource;
 pub use bpobj::Bpobj;
 pub use caller::Caller;
@@ -61,8 +63,8 @@ pub use dir::Dir;
 pub use dsl::{Dsl, MosHooks, SnapshotEntry};
 pub use features::{FeatureStore, Features, NoFeatures};
 pub use free::Freed;
-pub use history::{Event, History};
-pub use props::{PropSource, PropValue};
-pub use receive::{Place, ReceiveBegin, ReceiveEnd, ResumeState, RECV};
+pub use history::History;
+pub use prop_values::{PropSource, PropValue};
+pub use receive::{ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState, RECV};
 pub use redaction::RedactionList;
 pub use snapshot::Held;

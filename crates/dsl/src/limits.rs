@@ -1,7 +1,7 @@
 //! Limits on the number of file systems and snapshots (data format §16).
 
 use crate::core::{bump, is_hidden, is_zapified, FS_LIMITS};
-use crate::{props, Caller, Dataset, Dir, Dsl};
+use crate::{Caller, Dataset, Dir, Dsl};
 use base::{bail, bail_about, Result};
 use dmu::Tx;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn check_one(dir: &Dir, key: &str, delta: u64, who: &Caller) -> Result<bool> {
         FS_COUNT => "filesystem_limit",
         _ => "snapshot_limit",
     };
-    if let Some(limit) = props::own_int(dir, prop) {
+    if let Some(limit) = dir.own_int(prop) {
         if n.saturating_add(delta) > limit && is_enforced(dir, prop, who)? {
             bail_about!(Quota, dir.full_name(), "{prop} of {limit} reached");
         }

@@ -3,8 +3,9 @@
 
 use crate::bpobj::is_unreadable;
 use crate::core::{Triple, LIVELIST};
+use crate::deadlist::Change;
 use crate::{Bpobj, Dataset, Deadlist, Dir, Dsl};
-use base::{Error, Result, Txg};
+use base::{Error, Result};
 use disk::dsl::Used;
 use disk::{BlkPtr, ObjType};
 use dmu::Tx;
@@ -18,9 +19,6 @@ const DELETED: &str = disk::mos_keys::DELETED_CLONES;
 const MAX_ENTRIES: u64 = 500_000;
 /// A livelist is given up when the clone shares at most this percentage of its bytes with its origin.
 const MIN_SHARED: u64 = 75;
-
-/// One entry: a block, its space, and whether it was freed.
-pub(crate) type Change = (BlkPtr, Triple, bool);
 
 impl Dir {
     /// The object of the livelist, if there is one.
@@ -207,9 +205,4 @@ impl Bpobj {
         }
         Ok(out)
     }
-}
-
-/// Blocks of a clone that were born after its origin, not embedded, go into the list.
-pub(crate) fn listed(bp: &BlkPtr, origin_txg: Txg) -> bool {
-    !bp.is_hole() && !bp.is_embedded() && bp.birth() > origin_txg
 }

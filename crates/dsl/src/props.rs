@@ -2,76 +2,15 @@
 //! that limit space (§16). Callers know which properties exist and what their values mean.
 
 use crate::core::{Core, Triple};
-use crate::{limits, Dataset, Dir, Dsl};
+use crate::prop_values::{load, own_value, OwnProps, HAS_RECVD, INHERIT, IUV, RECVD};
+use crate::{limits, Dataset, Dir, Dsl, PropSource, PropValue};
 use base::{bail, Result};
 use disk::dsl::Used;
 use disk::ObjType;
 use dmu::{Dnode, Tx};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zap::{Value, Zap};
-
-/// A stored value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PropValue {
-    /// Numbers and indexes.
-    Int(u64),
-    /// Text.
-    Str(String),
-}
-
-impl std::fmt::Display for PropValue {
-    /// As in the history: numbers as they are stored.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            PropValue::Int(n) => write!(f, "{}", *n as i64),
-            PropValue::Str(s) => f.write_str(s),
-        }
-    }
-}
-
-impl PropValue {
-    /// The number; `None` for a text.
-    pub fn int(&self) -> Option<u64> {
-        match self {
-            PropValue::Int(n) => Some(*n),
-            PropValue::Str(_) => None,
-        }
-    }
-
-    /// The text; `None` for a number.
-    pub fn text(&self) -> Option<&str> {
-        match self {
-            PropValue::Int(_) => None,
-            PropValue::Str(s) => Some(s),
-        }
-    }
-
-    fn to_zap(&self) -> Value {
-        match self {
-            PropValue::Int(n) => Value::u64(*n),
-            PropValue::Str(s) => Value::string(s),
-        }
-    }
-
-    fn from_zap(v: &Value) -> Result<PropValue> {
-        match v.as_u64() {
-            Some(n) => Ok(PropValue::Int(n)),
-            None => v.to_text().map(PropValue::Str),
-        }
-    }
-}
-
-/// Where a value comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PropSource {
-    /// Set on the dataset itself.
-    Local,
-    /// Came with a stream, and nothing else was set.
-    Received,
-    /// Full name of the dataset that has it.
-    Inherited(String),
-}
+use zap::Zap;
 
 /// How a property is to be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,35 +38,6 @@ pub struct Prop {
     pub source: PropSource,
 }
 
-/// Entries of one property ZAP, with their suffixes.
-pub(crate) type OwnProps = BTreeMap<String, PropValue>;
-
-const RECVD: &str = "$recvd";
-const INHERIT: &str = "$inherit";
-const IUV: &str = "$iuv";
-const HAS_RECVD: &str = "$hasrecvd";
-
-fn load(dn: &Arc<Dnode>) -> Result<OwnProps> {
-    let mut out = OwnProps::new();
-    for e in Zap::new(dn).iter() {
-        let e = e?;
-        out.insert(e.text(), PropValue::from_zap(&e.value)?);
-    }
-    Ok(out)
-}
-
-/// The value a ZAP itself gives a property.
-fn own_value(p: &OwnProps, name: &str) -> Option<(PropValue, PropSource)> {
-    if let Some(v) = p.get(&format!("{name}{IUV}")).or_else(|| p.get(name)) {
-        return Some((v.clone(), PropSource::Local));
-    }
-    if p.contains_key(&format!("{name}{INHERIT}")) {
-        return None;
-    }
-    let v = p.get(&format!("{name}{RECVD}"))?;
-    Some((v.clone(), PropSource::Received))
-}
-
 /// Index properties whose newer values older software must not stumble over.
 fn needs_iuv(name: &str, v: &PropValue) -> bool {
     match name {
@@ -137,24 +47,7 @@ fn needs_iuv(name: &str, v: &PropValue) -> bool {
     }
 }
 
-/// An integer property of the directory itself.
-pub(crate) fn own_int(dir: &Dir, name: &str) -> Option<u64> {
-    own_value(&*dir.own_props().ok()?, name).and_then(|(v, _)| v.int())
-}
-
 impl Dir {
-    pub(crate) fn own_props(&self) -> Result<Arc<OwnProps>> {
-        if let Some(p) = self.cached_props() {
-            return Ok(p);
-        }
-        let p = Arc::new(match self.phys().props_zapobj {
-            0 => OwnProps::new(),
-            o => load(&self.core.hold(o)?)?,
-        });
-        self.cache_props(Some(p.clone()));
-        Ok(p)
-    }
-
     /// A property's value and source; `None` = the default.
     pub fn prop(&self, name: &str, inheritable: bool) -> Result<Option<(PropValue, PropSource)>> {
         if let Some(v) = own_value(&*self.own_props()?, name) {

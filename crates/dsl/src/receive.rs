@@ -9,12 +9,12 @@
 use crate::bptree::Bptree;
 use crate::core::{check_component, Core, Triple};
 use crate::history::NOTHING;
-use crate::props::{PropChange, PropValue};
+use crate::props::PropChange;
 use crate::snapshot::space_after;
-use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, ReceivedKey};
+use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, PropValue, ReceivedKey};
 use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
-use dmu::{SyncHooks, Tx};
+use dmu::Tx;
 use std::sync::Arc;
 use zap::{Value, Zap};
 
@@ -91,7 +91,7 @@ pub struct ResumeState {
 }
 
 /// Where a stream goes.
-pub enum Place<'a> {
+pub enum ReceiveTarget<'a> {
     /// A new file system or volume.
     New {
         /// The directory it is made in.
@@ -106,7 +106,7 @@ pub enum Place<'a> {
 /// What a receive begins with.
 pub struct ReceiveBegin<'a> {
     /// The dataset that is made or changed.
-    pub place: Place<'a>,
+    pub target: ReceiveTarget<'a>,
     /// The snapshot the stream is an increment to, or the origin of a clone.
     pub base: Option<&'a Arc<Dataset>>,
     /// How a dataset without a base is encrypted.
@@ -244,9 +244,9 @@ impl Dsl {
     /// Errors: those of [`Dsl::check_create`]; `Kind::Busy` if the target is received into already.
     pub fn receive_begin(&self, tx: &Tx, r: &ReceiveBegin) -> Result<Arc<Dataset>> {
         self.core.need_syncing(tx)?;
-        let (parent, name) = match &r.place {
-            Place::New { parent, name } => (Arc::clone(parent), *name),
-            Place::Existing(head) => {
+        let (parent, name) = match &r.target {
+            ReceiveTarget::New { parent, name } => (Arc::clone(parent), *name),
+            ReceiveTarget::Existing(head) => {
                 if head.receiving()?.is_some() {
                     bail_about!(
                         Busy,
@@ -470,14 +470,7 @@ impl Dsl {
             head.dir()
                 .diduse_split(tx, &[(Used::Head, d), (Used::RefRsrv, a - d)], t)?;
         } else {
-            let hooks = head.hooks(tx)?;
-            crate::free::each_block(core, &h.bp, h.prev_snap_txg, &mut |bp| {
-                if hooks.kill(bp)? {
-                    core.dmu().zio.free(bp, tx.txg())?;
-                }
-                Ok(())
-            })?;
-            head.flush(tx)?;
+            crate::free::kill_own(head, tx)?;
         }
         head.update(tx, |p| {
             p.bp = disk::BlkPtr::HOLE;

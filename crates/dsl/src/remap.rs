@@ -85,7 +85,7 @@ impl Core {
         if let Some(o) = self.directory_get(POOL_KEY)? {
             return Bpobj::open(&self.mos, o);
         }
-        let b = Bpobj::create(self, tx)?;
+        let b = self.new_bpobj(tx)?;
         Zap::new(&self.directory()?).add_u64(tx, POOL_KEY, b.object())?;
         self.features.activate(tx, OBSOLETE_COUNTS, 1)?;
         Ok(b)
@@ -107,7 +107,7 @@ impl Dsl {
             return Ok(false);
         };
         let mut b = Bpobj::open(&core.mos, o)?;
-        let (_, empty) = b.drain(core, tx, &mut |bp| {
+        let (_, empty) = b.drain(&core.mos, tx, &mut |bp| {
             if !take(1) {
                 return Ok(false);
             }

@@ -13,23 +13,10 @@ use crate::{Dataset, Dsl};
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{Result, Txg};
+use disk::scan::{word, ScanState, NO_DATASET, SCAN, VISIT_AGAIN, WORDS};
 use dmu::{Dnode, Tx};
 use std::sync::Arc;
 use zap::{Value, Zap};
-
-const KEY: &str = "scan";
-/// Words of a record. A release of another system wrote one more, which is kept.
-const WORDS: usize = 24;
-const STATE: usize = 1;
-const QUEUE: usize = 2;
-/// First word of the bookmark: object set, object, level, block id.
-const BOOKMARK: usize = 19;
-const FLAGS: usize = 23;
-const SCANNING: u64 = 1;
-/// The dataset of the bookmark is to be visited again from its beginning.
-const VISIT_AGAIN: u64 = 1;
-/// Object set of a bookmark whose dataset is gone.
-const DESTROYED: u64 = u64::MAX;
 
 /// A scan under way.
 struct Scan {
@@ -63,25 +50,25 @@ impl Scan {
     }
 
     fn is_at(&self, dataset: u64) -> bool {
-        self.words[BOOKMARK] == dataset
+        self.words[word::BOOKMARK] == dataset
     }
 
     fn store(&self, core: &Core, tx: &Tx) -> Result<()> {
         let record = Value::u64s(&self.words);
-        Zap::new(&core.directory()?).update(tx, KEY, &record)
+        Zap::new(&core.directory()?).update(tx, SCAN, &record)
     }
 }
 
 impl Core {
     fn scan(&self) -> Result<Option<Scan>> {
-        let Some(record) = Zap::new(&self.directory()?).get_value(KEY)? else {
+        let Some(record) = Zap::new(&self.directory()?).get_value(SCAN)? else {
             return Ok(None);
         };
         let words = record.ints();
-        if words.len() < WORDS || words[STATE] != SCANNING {
+        if words.len() < WORDS || ScanState::new(words[word::STATE]) != ScanState::Scanning {
             return Ok(None);
         }
-        let queue = match words[QUEUE] {
+        let queue = match words[word::QUEUE] {
             0 => None,
             o => Some(self.hold(o)?),
         };
@@ -105,7 +92,7 @@ impl Core {
         if !scan.is_at(head.object()) {
             return Ok(());
         }
-        scan.words[BOOKMARK] = snap.object();
+        scan.words[word::BOOKMARK] = snap.object();
         scan.store(self, tx)
     }
 
@@ -120,7 +107,7 @@ impl Core {
         if !scan.is_at(filled) {
             return Ok(());
         }
-        scan.words[BOOKMARK] = head;
+        scan.words[word::BOOKMARK] = head;
         scan.store(self, tx)
     }
 
@@ -136,8 +123,8 @@ impl Core {
         if !scan.is_at(snap) {
             return Ok(());
         }
-        scan.words[BOOKMARK] = next;
-        scan.words[FLAGS] |= VISIT_AGAIN;
+        scan.words[word::BOOKMARK] = next;
+        scan.words[word::FLAGS] |= VISIT_AGAIN;
         scan.store(self, tx)
     }
 
@@ -151,7 +138,7 @@ impl Core {
         if !scan.is_at(head) {
             return Ok(());
         }
-        scan.words[BOOKMARK..BOOKMARK + 4].copy_from_slice(&[DESTROYED, 0, 0, 0]);
+        scan.words[word::BOOKMARK..word::BOOKMARK + 4].copy_from_slice(&[NO_DATASET, 0, 0, 0]);
         scan.store(self, tx)
     }
 }

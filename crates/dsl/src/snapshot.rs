@@ -9,7 +9,7 @@ use base::mutation::{mutated, Mutation};
 use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dnode::objset::ObjsetPhys;
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
-use dmu::{SyncHooks, Tx};
+use dmu::Tx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zap::{Value, Zap};
@@ -680,14 +680,7 @@ impl Dsl {
                 core.free_dir()?.diduse(tx, Used::Head, given)?;
             }
         } else {
-            let hooks = head.hooks(tx)?;
-            crate::free::each_block(core, &h.bp, h.prev_snap_txg, &mut |bp| {
-                if hooks.kill(bp)? {
-                    core.dmu().zio.free(bp, tx.txg())?;
-                }
-                Ok(())
-            })?;
-            head.flush(tx)?;
+            crate::free::kill_own(head, tx)?;
         }
         // All that is left on the deadlist belongs to the head again.
         let mut old = core.take_deadlist(h.deadlist_obj)?;

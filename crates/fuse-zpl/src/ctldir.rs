@@ -11,9 +11,8 @@
 //! mixed in, so that programs never take a file for its snapshot, nor the root of a snapshot for a
 //! loop in the tree.
 
-use crate::attributes::attr_out;
-use crate::snapshots::{Content, Key, Snapdir, Snapshots};
-use crate::volume::Volume;
+use crate::convert::attr_out;
+use crate::snapshots::{Content, Key, Snapdir, Snapshots, Volume};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Kind, Result};
 use env::Clock;
@@ -513,7 +512,7 @@ impl Ctldir {
         };
         Attr {
             ino: tree.ino(1),
-            size: v.size,
+            size: v.bytes.size(),
             blocks: figures.referenced / 512,
             atime: time,
             mtime: time,
@@ -524,12 +523,7 @@ impl Ctldir {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             rdev: 0,
-            blksize: v
-                .dnode
-                .info()
-                .block_size
-                .next_power_of_two()
-                .clamp(512, 1 << 20) as u32,
+            blksize: v.bytes.block_size().next_power_of_two().clamp(512, 1 << 20) as u32,
         }
     }
 

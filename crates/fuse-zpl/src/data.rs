@@ -1,7 +1,7 @@
 //! Opening, reading and writing files, and the effects of the kernel's page cache on them.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::attributes::cred;
+use crate::convert::cred;
 use crate::gate::Running;
 use crate::writers::WRITER;
 use base::Data;
@@ -162,7 +162,7 @@ impl Adapter {
         match &n {
             Node::Object(..) if req.fills_page_cache => self.page_reads.add(node),
             Node::Volume(_, v) => {
-                v.read(offset, size as usize, &mut put)?;
+                v.bytes.read(offset, size as usize, &mut put)?;
                 return Ok(());
             }
             _ => {}
@@ -234,7 +234,7 @@ impl Adapter {
         }
         let n = self.resolve(req, node)?;
         if let Node::Volume(_, v) = &n {
-            return v.seek(offset, data)?.ok_or(Errno::ENXIO);
+            return v.bytes.seek(offset, data)?.ok_or(Errno::ENXIO);
         }
         let (zfs, z) = n.object(Errno::EINVAL)?;
         Ok(zfs.seek(z, offset, data)?)

@@ -1,7 +1,7 @@
 //! Names: looking them up and listing them, in the head, in snapshots and in the control directory.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::attributes::cred;
+use crate::convert::{attr_out, cred};
 use crate::ctldir::{self, Dir, Tree, NAME};
 use crate::data::O_NOATIME;
 use crate::snapshots::{Caller, Snapdir};
@@ -43,7 +43,7 @@ impl Adapter {
         Entry {
             node,
             generation: a.generation as u64,
-            attr: crate::attributes::attr_out(&a),
+            attr: attr_out(&a),
             entry_ttl: self.names,
             attr_ttl: ttl,
         }

@@ -1,7 +1,7 @@
 //! The trait [`fuse::Filesystem`] implemented by the adapter: one method for each request of the kernel.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::attributes::{cred, statfs_out};
+use crate::convert::{cred, statfs_out};
 use crate::ctldir::{is_ours, NAME};
 use crate::data::writes;
 use crate::writers::WRITER;

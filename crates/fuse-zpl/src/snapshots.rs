@@ -1,6 +1,5 @@
 //! The trait through which the control directory makes, destroys and lists snapshots.
 
-use crate::volume::Volume;
 use base::Result;
 use fuse::Errno;
 use std::sync::Arc;
@@ -43,6 +42,14 @@ pub enum Content {
     Files(Arc<Zfs>),
     /// The bytes of a volume.
     Volume(Volume),
+}
+
+/// A volume, or a snapshot of one, opened for reading.
+pub struct Volume {
+    /// What it holds.
+    pub bytes: pool::Volume,
+    /// It never changes.
+    pub snapshot: bool,
 }
 
 /// Figures of a volume or of a snapshot of one.

@@ -125,7 +125,7 @@ impl Written {
         if let Err(e) = started {
             return Err(Left {
                 files: count,
-                why: format!("no thread to write it out: {e}"),
+                why: format!("no thread to write it out: {}", base::io_text(&e)),
             });
         }
         let begin = Instant::now();
@@ -139,7 +139,7 @@ impl Written {
                     [] => Ok(()),
                     all @ [e, ..] => Err(Left {
                         files: all.len(),
-                        why: e.to_string(),
+                        why: base::io_text(e),
                     }),
                 };
             }

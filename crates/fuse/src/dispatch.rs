@@ -675,6 +675,32 @@ fn statx_out(r: &StatxReply) -> abi::StatxOut {
     }
 }
 
+/// Whether a request waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Never waits, so it is no reason for another thread.
+    Brief,
+    Usual,
+    /// Waits as a rule.
+    Blocks,
+}
+
+pub(crate) fn classify(opcode: u32) -> Class {
+    match opcode {
+        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR => {
+            Class::Brief
+        }
+        op::FSYNC
+        | op::FSYNCDIR
+        | op::SYNCFS
+        | op::FALLOCATE
+        | op::COPY_FILE_RANGE
+        | op::COPY_FILE_RANGE_64
+        | op::IOCTL => Class::Blocks,
+        _ => Class::Usual,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use base::{bail, Cause, Error, Kind, Result};
+use base::{bail, io_text, Cause, Error, Kind, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, SocketType};
 
@@ -200,7 +200,7 @@ fn drop_stray(options: &MountOptions) {
 
 fn fail(e: &io::Error, path: &Path, what: &str) -> Error {
     let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
-    Error::new(kind, format!("{what} {}: {e}", path.display()))
+    Error::new(kind, format!("{what} {}: {}", path.display(), io_text(e)))
 }
 
 fn open_device() -> Result<OwnedFd> {
@@ -213,7 +213,10 @@ fn open_device() -> Result<OwnedFd> {
             _ => "",
         };
         let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
-        Error::new(kind, format!("cannot open /dev/fuse: {e}{hint}"))
+        Error::new(
+            kind,
+            format!("cannot open /dev/fuse: {}{hint}", io_text(&e)),
+        )
     })
 }
 
@@ -380,7 +383,7 @@ fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {e}")))?;
+        .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {}", io_text(&e))))?;
     drop(cmd); // holds the other end of the socket
     let fd = receive(ours.as_fd()).map(|files| files.into_iter().next());
     let mut said = String::new();
@@ -416,7 +419,7 @@ fn mount_by_helper(path: &Path, o: &MountOptions) -> Result<OwnedFd> {
                 false => e,
             })
         }
-        Err(e) => bail!(Io, "talking to {HELPER}: {e}"),
+        Err(e) => bail!(Io, "talking to {HELPER}: {}", io_text(&e)),
     }
 }
 
@@ -576,7 +579,7 @@ impl Mount {
             .arg(&self.path)
             .stdin(Stdio::null())
             .output()
-            .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {e}")))?;
+            .map_err(|e| Error::new(Kind::Io, format!("starting {HELPER}: {}", io_text(&e))))?;
         if out.status.success() || !self.is_mounted()? {
             return Ok(());
         }

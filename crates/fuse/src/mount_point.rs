@@ -24,7 +24,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::file_table::{open_with_own_files, with_own_files};
-use base::{Error, Kind};
+use base::{io_text, Error, Kind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
 use rustix::io::Errno;
 
@@ -160,7 +160,7 @@ fn refuse(trouble: Trouble, kind: Kind, text: String) -> NoMountPoint {
 
 fn failed(trouble: Trouble, path: &Path, e: Errno) -> NoMountPoint {
     let kind = Kind::from_errno(e.raw_os_error());
-    let text = format!("{}: {}", path.display(), io::Error::from(e));
+    let text = format!("{}: {}", path.display(), io_text(&e.into()));
     refuse(trouble, kind, text)
 }
 
@@ -456,7 +456,11 @@ impl MountPoint {
         let path = found.path.clone();
         let full = |e: io::Error| {
             let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
-            refuse(Trouble::Look, kind, format!("{}: {e}", path.display()))
+            refuse(
+                Trouble::Look,
+                kind,
+                format!("{}: {}", path.display(), io_text(&e)),
+            )
         };
         let files = files.map_err(|e| {
             found.remove_made();

@@ -9,8 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::abi::{self, op};
 use crate::dispatch::Message;
-use crate::session::PAGE;
-use crate::sys::{self, Pages};
+use crate::sys::{self, Pages, PAGE};
 
 /// What comes before the data of a WRITE.
 const HEAD: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();

@@ -27,17 +27,18 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use base::io_text;
 use io_uring::{cqueue, opcode, squeue, types, IoUring};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, op};
 use crate::channel::{negative, Answer};
 use crate::config::Transport;
-use crate::dispatch::{serve, Message, Scratch};
+use crate::dispatch::{classify, serve, Class, Message, Scratch};
 use crate::fs::Filesystem;
+use crate::handle::{Shared, Worker};
 use crate::reply::ReadBuf;
-use crate::session::{classify, Class, Shared, Worker, PAGE};
-use crate::sys::{self, CpuSet, Pages};
+use crate::sys::{self, CpuSet, Pages, PAGE};
 use crate::types::Errno;
 use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 
@@ -67,9 +68,12 @@ pub fn enable_uring() -> Result<bool, String> {
     if now.trim() == "Y" {
         return Ok(false);
     }
-    std::fs::write(PARAMETER, "Y")
-        .map(|()| true)
-        .map_err(|e| format!("it is off in {PARAMETER} and cannot be turned on: {e}"))
+    std::fs::write(PARAMETER, "Y").map(|()| true).map_err(|e| {
+        format!(
+            "it is off in {PARAMETER} and cannot be turned on: {}",
+            io_text(&e)
+        )
+    })
 }
 
 /// Whether mounts with this setting use io_uring where they may.
@@ -170,7 +174,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
         let list = |what: &str| {
             std::fs::read_to_string(format!("/sys/devices/system/cpu/{what}"))
                 .map(|t| cores(&t))
-                .map_err(|e| format!("/sys/devices/system/cpu/{what}: {e}"))
+                .map_err(|e| format!("/sys/devices/system/cpu/{what}: {}", io_text(&e)))
         };
         let queues = lanes(&list("possible")?, &list("online")?);
         let first = threads.clamp(1, FIRST_OF_QUEUE);
@@ -192,7 +196,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
             queues,
             pools,
             threads,
-            home: sys::cores_allowed().map_err(|e| format!("cores: {e}"))?,
+            home: sys::cores_allowed().map_err(|e| format!("cores: {}", io_text(&e)))?,
             payload,
             failed: AtomicBool::new(false),
             _share: share,
@@ -215,7 +219,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
                     tell: tell.clone(),
                     word,
                 }))
-                .map_err(|e| format!("no thread: {e}"))?;
+                .map_err(|e| format!("no thread: {}", io_text(&e)))?;
             starting.go.push(go);
         }
         drop(tell);
@@ -223,7 +227,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
         for _ in 0..starting.go.len() {
             match told.recv() {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => return Err(format!("io_uring cannot be used: {e}")),
+                Ok(Err(e)) => return Err(format!("io_uring cannot be used: {}", io_text(&e))),
                 Err(_) => return Err("its threads ended".into()),
             }
         }

@@ -1,189 +1,33 @@
 //! A session: negotiation with the kernel, the threads of the request loop, and its end.
 
 use base::sync::{CondvarExt, MutexExt};
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use base::{Error, Kind};
+use base::{io_text, Error, Kind};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, init, op};
 use crate::channel::{Answer, Channel};
 use crate::config::{Config, Negotiated, ReaddirPlus, Transport};
 use crate::cpu_latency::Spin;
-use crate::dispatch::{serve, Scratch};
+use crate::dispatch::{classify, serve, Class, Scratch};
 use crate::fs::Filesystem;
+use crate::handle::{Carried, End, Handle, Shared, Worker};
 use crate::interrupt::{self, Found, Lookout, Serving};
 use crate::notify::Notifier;
 use crate::request_buffer::RequestBuffer;
 use crate::ring::{wants_uring, Ring, Starting};
-use crate::sys;
+use crate::sys::{self, PAGE};
 use crate::types::Errno;
 use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 
-pub(crate) const PAGE: usize = 4096;
-
 /// How long FORGETs are left to gather where all else goes over the ring.
 const FORGETS: Duration = Duration::from_millis(5);
-
-/// Why a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The file system was unmounted everywhere.
-    Unmounted,
-    /// The connection was aborted (forced unmount, or through /sys/fs/fuse).
-    Aborted,
-    /// [`Handle::stop`].
-    Stopped,
-}
-
-pub(crate) struct Worker {
-    tid: i32,
-    /// Waiting in (or about to enter, or just back from) a system call for requests.
-    reading: Arc<AtomicBool>,
-}
-
-impl Worker {
-    /// Puts the calling thread on the list of those that serve; returns its id.
-    pub fn enlist(shared: &Shared, reading: &Arc<AtomicBool>) -> i32 {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        shared.lock().workers.push(Worker {
-            tid,
-            reading: reading.clone(),
-        });
-        tid
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct State {
-    /// Threads that serve or wait.
-    workers: Vec<Worker>,
-    /// What those that read from the device serve.
-    serving: Vec<Arc<Serving>>,
-    /// How many there are, counting those about to start.
-    pub total: usize,
-    /// Those of them that read from the device.
-    on_device: usize,
-    running: bool,
-    end: Option<End>,
-    error: Option<io::ErrorKind>,
-}
-
-#[derive(Default)]
-pub(crate) struct Shared {
-    /// The session ends.
-    pub stop: AtomicBool,
-    state: Mutex<State>,
-    changed: Condvar,
-    /// What was agreed on at FUSE_INIT.
-    pub agreed: OnceLock<Negotiated>,
-    carried: OnceLock<Carried>,
-}
-
-impl Shared {
-    /// The state of the threads, locked.
-    pub fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.acquire()
-    }
-
-    /// A thread has served for the last time: because it is not needed, at the end of the session,
-    /// or for a failure, which is the end for all.
-    pub fn dismiss(&self, tid: i32, outcome: Result<Option<End>, io::ErrorKind>) {
-        let mut state = self.lock();
-        state.workers.retain(|w| w.tid != tid);
-        match outcome {
-            Ok(None) => {}
-            Ok(Some(End::Stopped)) => state.end = state.end.or(Some(End::Stopped)),
-            Ok(e) => state.end = e,
-            Err(e) => {
-                state.error.get_or_insert(e);
-                // The others could serve on, but run() must report; nothing is lost by ending all.
-                self.stop.store(true, SeqCst);
-                for w in &state.workers {
-                    sys::wake_thread(w.tid);
-                }
-            }
-        }
-    }
-
-    /// A thread is gone and holds nothing any more.
-    pub fn left(&self) {
-        self.lock().total -= 1;
-        self.changed.notify_all();
-    }
-}
-
-/// How requests travel, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// Over io_uring.
-    pub uring: bool,
-    /// Why, in words.
-    pub why: String,
-}
-
-impl fmt::Display for Carried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.uring { "io_uring" } else { "/dev/fuse" };
-        write!(f, "{how}: {}", self.why)
-    }
-}
-
-/// Ends a session from another thread, and tells about it.
-#[derive(Clone)]
-pub struct Handle(Arc<Shared>);
-
-impl Handle {
-    /// Makes [`Session::run`] return once the requests being served are answered; waits for that
-    /// unless no session is running. Must not be called from a method of the file system. When the
-    /// session is dropped too, the kernel fails whatever is still asked with ENOTCONN, until the
-    /// file system is unmounted. Over io_uring that takes a moment longer; what is asked meanwhile
-    /// fails with ECANCELED or ECONNABORTED.
-    pub fn stop(&self) {
-        self.0.stop.store(true, SeqCst);
-        let mut state = self.0.lock();
-        while state.running {
-            for w in &state.workers {
-                if w.reading.load(SeqCst) {
-                    sys::wake_thread(w.tid);
-                }
-            }
-            // A thread can check the flag before it is set and enter the read after the signal, so
-            // one signal is not enough.
-            let wait = Duration::from_millis(2);
-            state = match self.0.changed.wait_timeout(state, wait) {
-                Ok((s, _)) => s,
-                Err(e) => e.into_inner().0,
-            };
-        }
-    }
-
-    /// Whether [`Session::run`] is under way.
-    pub fn is_running(&self) -> bool {
-        self.0.lock().running
-    }
-
-    /// What was agreed, once the kernel has asked for it.
-    pub fn negotiated(&self) -> Option<Negotiated> {
-        self.0.agreed.get().copied()
-    }
-
-    /// How requests travel, once that is settled.
-    pub fn carried(&self) -> Option<Carried> {
-        self.0.carried.get().cloned()
-    }
-
-    /// Threads serving at the moment.
-    pub fn threads(&self) -> usize {
-        self.0.lock().total
-    }
-}
 
 /// A file system being served on a connection.
 pub struct Session<F: ?Sized> {
@@ -264,8 +108,12 @@ impl<F: Filesystem + ?Sized> Session<F> {
             lookout: Arc::default(),
             ring,
         });
-        pool.spawn()
-            .map_err(|e| Error::new(Kind::Again, format!("no thread for requests: {e}")))?;
+        pool.spawn().map_err(|e| {
+            Error::new(
+                Kind::Again,
+                format!("no thread for requests: {}", io_text(&e)),
+            )
+        })?;
         let mut state = self.shared.lock();
         while state.total > 0 {
             state = self.shared.changed.wait_acquire(state);
@@ -295,7 +143,12 @@ impl<F: Filesystem + ?Sized> Session<F> {
             let msg = match next(&self.device, buf, &self.shared, reading) {
                 Next::Request => buf.bytes(),
                 Next::End(e) => return Ok(Opening::End(e)),
-                Next::Failed(e) => return Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
+                Next::Failed(e) => {
+                    return Err(Error::new(
+                        Kind::Io,
+                        format!("FUSE device: {}", io_text(&e)),
+                    ))
+                }
             };
             let chan = Channel { file: &self.device };
             let Ok((h, body)) = abi::InHeader::read_from_prefix(msg) else {
@@ -359,7 +212,10 @@ impl<F: Filesystem + ?Sized> Session<F> {
             return match chan.ok(h.unique, &[out.as_bytes()]) {
                 Ok(()) => Ok(Opening::Agreed(starting)),
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Opening::End(End::Aborted)),
-                Err(e) => Err(Error::new(Kind::Io, format!("FUSE device: {e}"))),
+                Err(e) => Err(Error::new(
+                    Kind::Io,
+                    format!("FUSE device: {}", io_text(&e)),
+                )),
             };
         }
     }
@@ -628,31 +484,6 @@ impl<F: Filesystem + ?Sized> Watched for Pool<F> {
             // Failing to start a thread only means less parallelism.
             let _ = self.spawn();
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// Never waits, so it is no reason for another thread.
-    Brief,
-    Usual,
-    /// Waits as a rule.
-    Blocks,
-}
-
-pub(crate) fn classify(opcode: u32) -> Class {
-    match opcode {
-        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::RELEASE | op::RELEASEDIR => {
-            Class::Brief
-        }
-        op::FSYNC
-        | op::FSYNCDIR
-        | op::SYNCFS
-        | op::FALLOCATE
-        | op::COPY_FILE_RANGE
-        | op::COPY_FILE_RANGE_64
-        | op::IOCTL => Class::Blocks,
-        _ => Class::Usual,
     }
 }
 

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 pub(crate) use rustix::thread::CpuSet;
 
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 4096;
 /// `_IOR(229, 0, u32)`: make this descriptor one more channel of the connection of another.
 const FUSE_DEV_IOC_CLONE: u64 = 0x8004_e500;
 

@@ -43,7 +43,7 @@ impl fmt::Debug for Errno {
             f,
             "errno {} ({})",
             self.0,
-            std::io::Error::from_raw_os_error(self.0)
+            base::io_text(&std::io::Error::from_raw_os_error(self.0))
         )
     }
 }

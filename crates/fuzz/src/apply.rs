@@ -9,7 +9,7 @@
 use base::{Kind, Result};
 use disk::os_type;
 use disk::stream::{begin_flag, feature, Record, RECORD};
-use dsl::{Dataset, Place, ReceiveBegin};
+use dsl::{Dataset, ReceiveBegin, ReceiveTarget};
 use env_sim::MemDisk;
 use pool::Pool;
 use sim::rig::{self, Layout};
@@ -56,7 +56,7 @@ impl World {
         self.pool.task(move |pool, tx| {
             let parent = pool.dsl.dir(&pool.name())?;
             let r = ReceiveBegin {
-                place: Place::New {
+                target: ReceiveTarget::New {
                     parent: &parent,
                     name: &name,
                 },

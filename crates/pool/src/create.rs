@@ -2,6 +2,7 @@
 //! first txg.
 
 use crate::config::create_nvlist;
+use crate::datasets::meta_compress;
 use crate::engine::{Engine, Parts};
 use crate::shared::Shares;
 use crate::spares::create_dspares;
@@ -53,14 +54,6 @@ pub(crate) fn mos_policy(version: u64, f: &dyn Features) -> WritePolicy {
         accounting_flags: 0,
         indblkshift: if version < VERSION_FEATURES { 14 } else { 17 },
         ..WritePolicy::default()
-    }
-}
-
-pub(crate) fn meta_compress(f: &dyn Features) -> Compression {
-    if f.is_active(guid::LZ4_COMPRESS) {
-        Compression::LZ4
-    } else {
-        Compression::LZJB
     }
 }
 

@@ -1,6 +1,5 @@
 //! Open object sets: those of mounted file systems, and of datasets whose log is replayed.
 
-use crate::create::meta_compress;
 use crate::logstore::Store;
 use crate::{Pool, VERSION_FEATURES};
 use base::sync::MutexExt;
@@ -11,10 +10,19 @@ use disk::feature::guid;
 use disk::objset as os_phys;
 use disk::{os_type, Checksum, Compression};
 use dmu::{Objset, Tx, WritePolicy};
-use dsl::Dataset;
+use dsl::{Dataset, Features};
 use std::sync::{Arc, OnceLock};
 use zil::{Header, Options, Zil};
 use zio::Scope;
+
+/// What metadata are compressed with.
+pub(crate) fn meta_compress(f: &dyn Features) -> Compression {
+    if f.is_active(guid::LZ4_COMPRESS) {
+        Compression::LZ4
+    } else {
+        Compression::LZJB
+    }
+}
 
 /// An open dataset.
 pub struct OpenSet {

@@ -3,6 +3,7 @@
 use crate::{MapFeatures, Pool};
 use base::sync::MutexExt;
 use base::{bail, Error, RangeSet, Result, Txg};
+use disk::scan::ScanState;
 use disk::BlkPtr;
 use dmu::{Objset, Tx};
 use std::collections::{BTreeMap, HashSet};
@@ -18,8 +19,8 @@ const OBSOLETE_MAP: &str = disk::mos_keys::OBSOLETE_SPACEMAP;
 /// State of the newest removal, directory entry `com.delphix:removing`: seven words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovingPhys {
-    /// 0 none, 1 running, 2 finished, 3 cancelled.
-    pub state: u64,
+    /// The record.
+    pub state: ScanState,
     /// Vdev that is being removed.
     pub vdev: Option<u64>,
     /// Vdev whose removal was finished last; the ones before it are chained by its configuration.
@@ -45,7 +46,7 @@ impl RemovingPhys {
         };
         let some = |id: u64| (id != u64::MAX).then_some(id);
         Ok(Some(RemovingPhys {
-            state,
+            state: ScanState::new(state),
             vdev: some(vdev),
             prev_indirect: some(prev),
             start,
@@ -283,8 +284,8 @@ impl Pool {
 pub struct Expansion {
     /// Top-level vdev.
     pub vdev: u64,
-    /// 1 running, 2 finished.
-    pub state: u64,
+    /// The record.
+    pub state: ScanState,
     /// Seconds since 1970.
     pub start: u64,
     /// Seconds since 1970; 0 while it runs.
@@ -322,12 +323,12 @@ impl Pool {
             };
             let e = Expansion {
                 vdev: t.id(),
-                state: get("state")?,
+                state: ScanState::new(get("state")?),
                 start: get("start_time")?,
                 end: get("end_time")?,
                 copied: get("bytes_copied")?,
             };
-            if e.state != 0 && last.is_none_or(|l| l.start < e.start) {
+            if e.state != ScanState::None && last.is_none_or(|l| l.start < e.start) {
                 last = Some(e);
             }
         }

@@ -4,7 +4,7 @@ use crate::config::read_nvlist;
 use crate::create::mos_policy;
 use crate::engine::Engine;
 use crate::multihost::admit;
-use crate::open::OpenOptions;
+use crate::open_options::OpenOptions;
 use crate::VERSION_FEATURES;
 use base::{bail, Error, Result, Txg};
 use disk::uberblock::Uberblock;

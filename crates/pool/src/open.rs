@@ -2,12 +2,13 @@
 
 use crate::create::mos_policy;
 use crate::engine::{Engine, Parts};
-use crate::multihost::{Activity, Heart, Multihost};
+use crate::multihost::Heart;
 use crate::newest::{directory, engine, newest, Newest};
+use crate::open_options::{OpenOptions, Rewind};
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::tops::{has_vdev_zaps, Metaslabs, Rooms};
-use crate::{Pool, Shared, SpaceMaps, Tunables, VERSION_FEATURES};
+use crate::{Pool, Shared, SpaceMaps, VERSION_FEATURES};
 use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use disk::uberblock::Uberblock;
 use disk::NvList;
@@ -18,43 +19,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use vdev::{keys, State, VdevTree};
 use zap::Zap;
-
-/// How to open.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// Write nothing.
-    pub readonly: bool,
-    /// New name, if it shall be renamed.
-    pub name: Option<String>,
-    /// `name` is for this import only: the labels keep the old one.
-    pub temporary: bool,
-    /// Go on without log devices that are missing (their last records are lost).
-    pub missing_log: bool,
-    /// Newest uberblock to use.
-    pub txg: Option<Txg>,
-    /// If the newest state cannot be opened, go back to an older one.
-    pub rewind: Rewind,
-    /// Go back to the checkpoint.
-    pub checkpoint: bool,
-    /// What is known about other hosts.
-    pub activity: Activity,
-    /// Rules for heartbeats.
-    pub multihost: Multihost,
-    /// Limits of the open pool.
-    pub tunables: Tunables,
-}
-
-/// How far to go back if the newest state cannot be opened (behaviour §14.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rewind {
-    /// Not at all.
-    #[default]
-    No,
-    /// As far as nothing freed meanwhile can have been overwritten (`-F`).
-    Safe,
-    /// As far as there are uberblocks; all metadata are read to see whether a state is whole (`-X`).
-    Extreme,
-}
 
 /// Txgs a state stays whole for after it has been left: what they free is not used again yet.
 const SAFE_GROUPS: u64 = 2;

@@ -399,6 +399,24 @@ impl SpaceMaps {
         Ok(object)
     }
 
+    /// Begins the log of the txg, unless it has one.
+    fn begin_log(&self, tx: &Tx, f: &dyn MapFeatures, inner: &mut Inner) -> Result<()> {
+        let txg = tx.txg();
+        if inner.logs.contains_key(&txg) {
+            return Ok(());
+        }
+        let object = self.new_map(tx, f)?;
+        let zdn = self.mos.hold(inner.log_zap)?;
+        Zap::new(&zdn).add_int_key(tx, txg.number(), object)?;
+        let log = Log {
+            object,
+            len: 0,
+            alloc: 0,
+        };
+        inner.logs.insert(txg, log);
+        Ok(())
+    }
+
     pub(crate) fn free_map(&self, tx: &Tx, f: &dyn MapFeatures, object: u64) -> Result<()> {
         if self.mos.hold(object)?.bonus().len() >= FULL_BONUS {
             f.count_histogram(tx, -1)?;
@@ -484,19 +502,7 @@ impl SpaceMaps {
             f.activate_log(tx)?;
             inner.log_zap = o;
         }
-        if !inner.logs.contains_key(&txg) {
-            let object = self.new_map(tx, f)?;
-            let zdn = self.mos.hold(inner.log_zap)?;
-            Zap::new(&zdn).add_int_key(tx, txg.number(), object)?;
-            inner.logs.insert(
-                txg,
-                Log {
-                    object,
-                    len: 0,
-                    alloc: 0,
-                },
-            );
-        }
+        self.begin_log(tx, f, &mut inner)?;
         for c in changes {
             let Some(top) = inner.tops.get_mut(&c.vdev) else {
                 bail!(Damaged, "no vdev {}", c.vdev)
@@ -674,19 +680,9 @@ impl SpaceMaps {
                 .hold(o)?
                 .write(tx, m * 8, &txg.number().to_le_bytes())?;
         }
-        if n > 0 && !inner.logs.contains_key(&txg) {
+        if n > 0 {
             // A metaslab may only name a log that exists.
-            let object = self.new_map(tx, f)?;
-            let zdn = self.mos.hold(inner.log_zap)?;
-            Zap::new(&zdn).add_int_key(tx, txg.number(), object)?;
-            inner.logs.insert(
-                txg,
-                Log {
-                    object,
-                    len: 0,
-                    alloc: 0,
-                },
-            );
+            self.begin_log(tx, f, &mut inner)?;
         }
         let oldest = inner
             .tops

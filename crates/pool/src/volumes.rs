@@ -4,16 +4,81 @@ use crate::datasets::OpenSet;
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
+use disk::volume::{DATA, PROPS, SIZE};
 use disk::zil::{Body, Record};
-use dmu::Need;
+use dmu::{Dnode, Need, Objset};
 use dsl::Dataset;
+use std::ops::Range;
 use std::sync::Arc;
 use zap::Zap;
 use zil::{Replayer, Zil};
 
-/// The object with the content, and the one that says how much of it there is.
-const DATA: u64 = 1;
-const PROPS: u64 = 2;
+/// The bytes of a volume, or of a snapshot of one.
+pub struct Volume {
+    dnode: Arc<Dnode>,
+    /// Dnodes do not keep their object set.
+    _os: Arc<Objset>,
+    size: u64,
+}
+
+impl Volume {
+    /// Of the object set of a volume, or of a snapshot of one.
+    ///
+    /// # Errors
+    /// `Kind::NotFound`: it is the object set of something else. Those of reading the two objects.
+    pub fn new(os: Arc<Objset>) -> Result<Volume> {
+        if os.os_type() != disk::os_type::ZVOL {
+            return Err(Kind::NotFound.into());
+        }
+        Ok(Volume {
+            size: Zap::new(&os.hold(PROPS)?).get(SIZE)?.unwrap_or(0),
+            dnode: os.hold(DATA)?,
+            _os: os,
+        })
+    }
+
+    /// Size when it was opened, bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes in a block.
+    pub fn block_size(&self) -> u64 {
+        self.dnode.info().block_size as u64
+    }
+
+    /// Hands on the blocks of `len` bytes from `offset`, as far as the volume reaches. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Those of reading the blocks.
+    pub fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        put: &mut dyn FnMut(&base::Block, Range<usize>),
+    ) -> Result<usize> {
+        let n = (len as u64).min(self.size.saturating_sub(offset)) as usize;
+        if n > 0 {
+            self.dnode.read_blocks(offset, n, put)?;
+        }
+        Ok(n)
+    }
+
+    /// Where data (or a hole) begins at or after `offset`; `None`: nowhere before the end.
+    ///
+    /// # Errors
+    /// Those of reading block pointers.
+    pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
+        if offset >= self.size {
+            return Ok(None);
+        }
+        match self.dnode.seek(offset, data)? {
+            Some(at) if at < self.size => Ok(Some(at.max(offset))),
+            _ if data => Ok(None),
+            _ => Ok(Some(self.size)),
+        }
+    }
+}
 
 struct Redo<'a> {
     set: &'a OpenSet,
@@ -89,7 +154,7 @@ impl Pool {
         let Some(zil) = set.zil().filter(|z| z.needs_replay()) else {
             return Ok(());
         };
-        let size = Zap::new(&set.os.hold(PROPS)?).get("size")?.unwrap_or(0);
+        let size = Volume::new(set.os.clone())?.size();
         let done = zil.replay(&mut Redo { set, zil, size })?;
         self.sync()?;
         if let Some((seq, ty, e)) = done.failed {

@@ -6,7 +6,7 @@
 
 use crate::check::{Judge, WAYS};
 use crate::cut::{Cutter, Fate};
-use crate::trace::said;
+use crate::panics::said;
 use env_sim::{Look, Origins, SeededRng, Watcher};
 use std::collections::{HashMap, HashSet};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -21,7 +21,7 @@ pub type Key = (usize, u64);
 
 /// Sectors looked at next.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct SectorRun {
     disk: u32,
     sectors: u32,
     first: u64,
@@ -31,7 +31,7 @@ struct Place {
 #[derive(Clone, Copy)]
 enum Node {
     Unknown,
-    Reads(Place),
+    Reads(SectorRun),
     /// The judgement came to its end; whether it found nothing wrong.
     Judged(bool),
 }
@@ -87,7 +87,7 @@ impl Alike {
             ))
         };
         for look in looks {
-            let place = Place {
+            let place = SectorRun {
                 disk: look.disk,
                 sectors: look.numbers.len() as u32,
                 first: look.first,

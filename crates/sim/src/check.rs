@@ -4,11 +4,11 @@
 use crate::cut::{Cutter, Image, FATES};
 use crate::desk::Desk;
 use crate::found::{self, Tree};
+use crate::hash::TraceHash;
 use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
 use crate::owners;
-use crate::rig::{self, Fs, Layout};
+use crate::rig::{self, full, path, Fs, Layout};
 use crate::sources;
-use crate::world::full;
 use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE};
 use env::Disk;
 use env_sim::{Event, Inline, ManualClock, MemDisk, MemDisks, SeededRng, TestHost};
@@ -19,11 +19,6 @@ use std::sync::Arc;
 
 fn text(e: base::Error) -> String {
     e.to_string()
-}
-
-/// Name of a disk.
-pub fn path(i: usize) -> String {
-    format!("/d{i}")
 }
 
 /// The seam over these disks.
@@ -278,7 +273,7 @@ fn full_snap(name: &str) -> String {
 pub struct Labels(HashSet<u64>);
 
 fn digest(b: &[u8]) -> u64 {
-    let mut h = crate::world::TraceHash(b.len() as u64);
+    let mut h = TraceHash(b.len() as u64);
     h.bytes(b);
     h.0
 }

@@ -1,9 +1,7 @@
 //! Administration of the simulated pool through `admin`, with a door in memory.
 
-use crate::check;
-use crate::rig::{self, Fs, Layout};
+use crate::rig::{self, full, path, Fs, Layout, POOL};
 use crate::rights;
-use crate::world::full;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{mount, permissions, receive, send, set, snapshots};
@@ -18,8 +16,6 @@ use std::sync::Arc;
 use stream::Image;
 use vdev::GroupKind;
 
-/// Name of the pool.
-const POOL: &str = "tank";
 /// Where a file system is mounted.
 pub fn place(fs: &str) -> String {
     format!("/{fs}.mount")
@@ -53,7 +49,7 @@ impl Desk {
         let leaf = |i: usize, class| VdevSpec {
             kind: VdevKind::File,
             class,
-            path: Some(check::path(i)),
+            path: Some(path(i)),
             children: Vec::new(),
         };
         let data = || (0..l.disks).map(|i| leaf(i, VdevClass::Normal)).collect();
@@ -102,7 +98,7 @@ impl Desk {
         let ask = PoolImport {
             pool: POOL.into(),
             search: ImportScan {
-                places: (0..disks).map(check::path).collect(),
+                places: (0..disks).map(path).collect(),
                 ..ImportScan::default()
             },
             props: vec![("cachefile".into(), "none".into())],

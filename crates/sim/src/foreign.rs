@@ -2,8 +2,7 @@
 //! writer and reader have in common.
 
 use crate::cut::Image;
-use crate::rig;
-use crate::world::POOL;
+use crate::rig::{self, POOL};
 use env_sim::SeededRng;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,13 +1,12 @@
 //! What users, groups and projects have and may have: the accounting of a file system against a
 //! traversal of its objects, and the limits that were set.
 
-use crate::rig::Fs;
+use crate::rig::{Fs, WHOSE};
 use base::{Kind, Result};
 use disk::ObjType;
-use dmu::Objset;
 use std::collections::{BTreeMap, BTreeSet};
 use zap::Zap;
-use zpl::{Cred, New, Usage, Whose, QUOTA_NAMES};
+use zpl::{Cred, New, Whose, QUOTA_NAMES};
 
 /// Limits of a file system: the place of its name in [`QUOTA_NAMES`], whose, how much.
 pub type Limits = BTreeMap<(usize, u64), u64>;
@@ -17,12 +16,6 @@ pub const IDS: u64 = 3;
 
 /// Charged for an object beside its blocks.
 const OF_DNODE: u64 = 512;
-
-const WHOSE: [(Whose, u64); 3] = [
-    (Whose::User, dmu::USERUSED_OBJECT),
-    (Whose::Group, dmu::GROUPUSED_OBJECT),
-    (Whose::Project, dmu::PROJECTUSED_OBJECT),
-];
 
 /// By kind of owner and id; nobody who has nothing.
 type Used = BTreeMap<(usize, u64), (u64, u64)>;
@@ -78,23 +71,6 @@ fn accounted(fs: &Fs) -> Result<Used> {
         }
     }
     Ok(out)
-}
-
-/// What an id has.
-pub fn usage(os: &Objset, whose: Whose, id: u64) -> Result<Option<Usage>> {
-    if os.policy().accounting_flags == 0 {
-        return Ok(None);
-    }
-    let dn = match os.hold(WHOSE[whose as usize].1) {
-        Ok(dn) => dn,
-        Err(e) if e.kind == Kind::NotFound => return Ok(Some(Usage::default())),
-        Err(e) => return Err(e),
-    };
-    let (z, key) = (Zap::new(&dn), zap::hex_key(id));
-    Ok(Some(Usage {
-        bytes: z.get(key.as_str())?.unwrap_or(0),
-        objects: z.get(format!("obj-{key}").as_str())?.unwrap_or(0),
-    }))
 }
 
 /// What is accounted equals what is there. Everything must be on disk.

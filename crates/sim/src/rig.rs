@@ -1,19 +1,23 @@
 //! Pools on recorded disks in memory, and the images that power cuts leave of them.
 
 pub use crate::cut::{Cutter, Fate, FATES};
-use crate::owners;
 use audit::Verify;
 use base::{Kind, Result};
 use disk::feature;
 use disk::NvList;
+use dmu::Objset;
 use dsl::Dataset;
 use env_sim::{mem_env, Journal, MemDisk, MemDisks};
 use pool::{CreateSpec, OpenOptions, OpenSet, Pool, Tunables};
 use std::sync::Arc;
 use vdev::{DevSpec, GroupKind, TopSpec};
-use zpl::{create_fs, FsOptions, Mount, NoLog, Props, SpaceInfo, Zfs, ZilLog};
+use zap::Zap;
+use zpl::{create_fs, FsOptions, Mount, NoLog, Props, SpaceInfo, Usage, Whose, Zfs, ZilLog};
 
 pub const MIB: u64 = 1 << 20;
+
+/// Name of the simulated pool.
+pub const POOL: &str = "tank";
 
 /// What kind of pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,12 +128,12 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
         _ => Vec::new(),
     };
     let spec = CreateSpec {
-        name: "tank".into(),
+        name: POOL.into(),
         tops,
         version,
         features,
         extra: vec![],
-        command: "zpool create tank".into(),
+        command: format!("zpool create {POOL}"),
         tunables: tunables(),
     };
     Pool::create(env, spec, &|_, os, tx| {
@@ -145,6 +149,19 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
     })
 }
 
+/// Name of a disk.
+pub fn path(i: usize) -> String {
+    format!("/d{i}")
+}
+
+/// Full name of the file system that the model calls `fs`: with the pool's name.
+pub fn full(fs: &str) -> String {
+    match fs {
+        "" => POOL.into(),
+        fs => format!("{POOL}/{fs}"),
+    }
+}
+
 /// Opens the pool that is on the disks.
 pub fn open(disks: &[Arc<MemDisk>], config: &NvList, seed: u64) -> Result<Arc<Pool>> {
     let (env, _) = machine(disks, seed);
@@ -153,6 +170,30 @@ pub fn open(disks: &[Arc<MemDisk>], config: &NvList, seed: u64) -> Result<Arc<Po
         ..OpenOptions::default()
     };
     Pool::open(env, config, opts)
+}
+
+/// Kinds of owners, and the objects that account for them.
+pub const WHOSE: [(Whose, u64); 3] = [
+    (Whose::User, dmu::USERUSED_OBJECT),
+    (Whose::Group, dmu::GROUPUSED_OBJECT),
+    (Whose::Project, dmu::PROJECTUSED_OBJECT),
+];
+
+/// What an id has.
+pub fn usage(os: &Objset, whose: Whose, id: u64) -> Result<Option<Usage>> {
+    if os.policy().accounting_flags == 0 {
+        return Ok(None);
+    }
+    let dn = match os.hold(WHOSE[whose as usize].1) {
+        Ok(dn) => dn,
+        Err(e) if e.kind == Kind::NotFound => return Ok(Some(Usage::default())),
+        Err(e) => return Err(e),
+    };
+    let (z, key) = (Zap::new(&dn), zap::hex_key(id));
+    Ok(Some(Usage {
+        bytes: z.get(key.as_str())?.unwrap_or(0),
+        objects: z.get(format!("obj-{key}").as_str())?.unwrap_or(0),
+    }))
 }
 
 struct Figures(Arc<Dataset>, Arc<OpenSet>);
@@ -167,8 +208,8 @@ impl SpaceInfo for Figures {
         }
     }
 
-    fn usage(&self, whose: zpl::Whose, id: u64) -> Result<Option<zpl::Usage>> {
-        owners::usage(&self.1.os, whose, id)
+    fn usage(&self, whose: Whose, id: u64) -> Result<Option<Usage>> {
+        usage(&self.1.os, whose, id)
     }
 }
 

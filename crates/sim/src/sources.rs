@@ -1,5 +1,6 @@
 //! The check of a resilver: the devices it read from are taken away, and what it wrote must be enough.
 
+use disk::scan::ScanState;
 use pool::Pool;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,7 +23,7 @@ pub fn settle(pool: &Pool) -> Result<bool, String> {
             return Ok(false);
         }
         let scan = pool.scan_progress().map_err(text)?;
-        let runs = scan.is_some_and(|s| s.state.state == 1 && !s.state.paused);
+        let runs = scan.is_some_and(|s| s.state.state == ScanState::Scanning && !s.state.paused);
         if !runs && !pool.is_resilvering() {
             for _ in 0..LEAVE {
                 pool.sync().map_err(text)?;

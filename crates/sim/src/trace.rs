@@ -12,6 +12,7 @@
 use crate::foreign::Foreign;
 use crate::gen::{self, Generator};
 use crate::op::Op;
+use crate::panics::said;
 use crate::rig::Layout;
 use crate::world::{Counts, World};
 use std::fmt;
@@ -165,15 +166,6 @@ impl FromStr for Trace {
         let ops = lines.map(Op::from_str).collect::<Result<_, _>>()?;
         Ok(Trace { seed, layout, ops })
     }
-}
-
-/// The message of a panic.
-pub fn said(p: Box<dyn std::any::Any + Send>) -> String {
-    let text = p
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()));
-    format!("panic: {}", text.unwrap_or_default())
 }
 
 /// Begins a world and does to it what `next` says, until that says nothing.

@@ -14,11 +14,12 @@ use crate::desk::Desk;
 use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
+use crate::hash::TraceHash;
 use crate::lineage::Lineage;
 use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
 use crate::owners;
-use crate::rig::{self, is_full, Fs, Layout};
+use crate::rig::{self, full, is_full, Fs, Layout};
 use base::{Kind, Result, Txg};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
@@ -31,9 +32,6 @@ use zpl::Znode;
 /// Extra images of one moment.
 const BURST: usize = 25;
 
-/// Name of the simulated pool.
-pub const POOL: &str = "tank";
-
 /// How a line went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -42,39 +40,6 @@ pub enum Outcome {
     Nothing,
     /// It has to be refused (there is no space for it, or something stands in its way), which changes nothing.
     Refused,
-}
-
-/// Sums up everything that happened, for comparing runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceHash(pub u64);
-
-impl TraceHash {
-    pub fn bytes(&mut self, b: &[u8]) {
-        for c in b.chunks(8) {
-            let mut w = [0; 8];
-            w[..c.len()].copy_from_slice(c);
-            self.0 = (self.0 ^ u64::from_le_bytes(w)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            self.0 ^= self.0 >> 32;
-        }
-    }
-
-    fn events(&mut self, events: &[Event]) {
-        for e in events {
-            let (kind, disk, n) = match e {
-                Event::Write { disk, offset, data } => {
-                    self.bytes(data);
-                    (1, *disk, *offset)
-                }
-                Event::Flush { disk, begun } => (2, *disk, *begun as u64),
-                Event::Rot { disk, offset, data } => {
-                    self.bytes(data);
-                    (3, *disk, *offset)
-                }
-            };
-            self.bytes(&[kind, disk as u8]);
-            self.bytes(&n.to_le_bytes());
-        }
-    }
 }
 
 /// What a run has done so far.
@@ -624,12 +589,3 @@ fn desk(opened: &Option<Opened>) -> Result<&Desk> {
 
 /// Name of the snapshot that a clone is made with.
 const FIRST: &str = "first";
-
-/// The log of what a file system's content was taken from is not its own.
-/// With the pool's name.
-pub fn full(fs: &str) -> String {
-    match fs {
-        "" => POOL.into(),
-        fs => format!("{POOL}/{fs}"),
-    }
-}

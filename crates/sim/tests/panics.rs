@@ -5,6 +5,7 @@ use base::mutation::{mutate, panic_at, points_passed};
 use env_sim::SeededRng;
 use sim::op::Op;
 use sim::oracle::Oracle;
+use sim::panics;
 use sim::rig::Layout;
 use sim::trace::{self, Extra, Trace};
 use sim::world::{Outcome, World};
@@ -101,7 +102,7 @@ fn panicked(t: &Trace, n: u64, known: &[(Oracle, u64)]) -> Result<bool, String> 
         let asked = [Op::Sync].into_iter().chain(ops.map(|(op, _)| op.clone()));
         for op in asked.take(12) {
             let r = catch_unwind(AssertUnwindSafe(|| w.apply(&op)));
-            match r.map_err(trace::said).map_err(&said)? {
+            match r.map_err(panics::said).map_err(&said)? {
                 Ok(Outcome::Done) if promises(&op) => {
                     return Err(said(format!("'{op}' was acknowledged afterwards")));
                 }

@@ -417,6 +417,14 @@ impl Applier {
         self.rules.swapped != (flags & record_flag::RAW_BYTESWAP != 0)
     }
 
+    fn sealed_form(&self, compression: u8, seal: RawSeal, flags: u8) -> StoredForm {
+        StoredForm {
+            compress: Compression::new(compression),
+            sealed: Some(seal),
+            big_endian: self.big_endian(flags),
+        }
+    }
+
     /// A block of a raw stream, as it is stored.
     fn write_raw(
         &mut self,
@@ -447,15 +455,15 @@ impl Applier {
             blkid: r.offset / size,
             lsize: size as usize,
             data: Arc::new(payload),
-            form: StoredForm {
-                compress: Compression::new(r.compression),
-                sealed: Some(RawSeal {
+            form: self.sealed_form(
+                r.compression,
+                RawSeal {
                     salt: r.salt,
                     iv: r.iv,
                     mac: r.mac,
-                }),
-                big_endian: self.big_endian(r.flags),
-            },
+                },
+                r.flags,
+            ),
         });
         if self.pending.len() >= BATCH_BLOCKS || self.pending_bytes >= BATCH_BYTES {
             self.flush()?;
@@ -613,15 +621,15 @@ impl Applier {
             blkid: 0,
             lsize,
             data: Arc::new(payload),
-            form: StoredForm {
-                compress: Compression::new(r.compression),
-                sealed: Some(RawSeal {
+            form: self.sealed_form(
+                r.compression,
+                RawSeal {
                     salt: r.salt,
                     iv: r.iv,
                     mac: r.mac,
-                }),
-                big_endian: self.big_endian(r.flags),
-            },
+                },
+                r.flags,
+            ),
         };
         let tx = self.os.tx(Need::bytes(r.length + OVERHEAD))?;
         if !dn.write_stored_spill(&tx, &block)? {

@@ -5,8 +5,8 @@
 //! through `env`, writes and reads their labels, and moves blocks: [`VdevTree::read`] finds good
 //! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
 //!
-//! Subjects: `tree` (the vdevs and changes of them), `label` (labels and discovery), `layout` (where bytes lie),
-//! `read`, `write`, and `health` (counters, unflushed writes, devices given up).
+//! Subjects: `tree` (the vdevs and changes of them), `label`, `discover` (pools found by their labels), `layout` (where bytes lie),
+//! `read`, `write`, and `health` (counters, unflushed writes).
 //!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 //!
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod discover;
 mod health;
 pub mod label;
 pub mod layout;
@@ -25,17 +26,16 @@ mod tests;
 mod tree;
 mod write;
 
-use health::{abandon, copying, io_counts, repairs, unflushed};
-pub use label::discover;
+use health::{copying, io_counts, repairs, unflushed};
 pub use layout::{draid, indirect, map, size};
 pub use tree::keys;
-use tree::{edit, node, open, spec, state};
+use tree::{abandon, edit, node, open, spec, state};
 
 pub use abandon::{Left, Pulse};
+pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
 pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
-pub use label::discover::{discover, Found, PoolFound, Problem};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq, Rebuilt};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};

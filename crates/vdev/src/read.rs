@@ -161,8 +161,8 @@ struct Plan {
     stripes: Vec<Vec<Column>>,
 }
 
-/// A place to fetch: request, stripe, column, candidate.
-type Place = (usize, usize, usize, usize);
+/// Where a candidate stands: number of the request, stripe, column, candidate.
+type CandidateIndex = (usize, usize, usize, usize);
 
 impl VdevTree {
     /// Reads one block. Errors: `Checksum` when data was there but none was right, `Io` when too

@@ -1,6 +1,6 @@
 //! Write batches: writes are collected, sorted, merged and sent leaf by leaf.
 
-use crate::copying::Place;
+use crate::copying::TopRange;
 use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
@@ -57,7 +57,7 @@ struct Item {
 struct Inner {
     items: Vec<Item>,
     /// Of the items, in their order.
-    places: Vec<Place>,
+    places: Vec<TopRange>,
     writes: Vec<LeafWrite>,
     bytes: u64,
     /// Vdevs that do not get some of it.

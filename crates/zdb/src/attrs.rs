@@ -1,9 +1,9 @@
 //! Attributes of files and directories: znodes of old file systems, system attributes of new ones.
 
+use crate::context::Ctx;
 use crate::fmt;
-use crate::object::Ctx;
 use base::{Error, Result};
-use disk::sa::{self, Layouts, Registry, ZplAttrs};
+use disk::sa::{self, ZplAttrs};
 use disk::xattr::SaXattrs;
 use disk::znode::ZnodePhys;
 use disk::{DnodePhys, ObjType};
@@ -12,46 +12,6 @@ use zap::Zap;
 
 /// Names longer than this in a path are not believed.
 const MAX_PATH: usize = 1 << 16;
-/// Object of the master node.
-const MASTER: u64 = 1;
-
-/// The tables of a file system.
-pub struct Tables {
-    root: u64,
-    sa: Option<(Registry, Layouts)>,
-}
-
-impl Tables {
-    pub fn open(c: &Ctx) -> Result<Tables> {
-        let os = c.os.as_ref().ok_or_else(|| Error::damaged("not open"))?;
-        let master = os.hold(MASTER)?;
-        let root = Zap::new(&*master).lookup("ROOT")?;
-        let Some(object) = Zap::new(&*master).get("SA_ATTRS")? else {
-            return Ok(Tables { root, sa: None });
-        };
-        let dn = os.hold(object)?;
-        let mut entries = Vec::new();
-        let mut lists = Vec::new();
-        if let Some(o) = Zap::new(&*dn).get("REGISTRY")? {
-            for e in Zap::new(&*os.hold(o)?).iter() {
-                let e = e?;
-                entries.push((e.text(), e.value.as_u64().unwrap_or(0)));
-            }
-        }
-        if let Some(o) = Zap::new(&*dn).get("LAYOUTS")? {
-            for e in Zap::new(&*os.hold(o)?).iter() {
-                let e = e?;
-                let number = e.text().parse::<u16>();
-                let number = number.map_err(|_| Error::damaged("layout with a strange name"))?;
-                lists.push((number, e.value.ints().iter().map(|v| *v as u16).collect()));
-            }
-        }
-        Ok(Tables {
-            root,
-            sa: Some((Registry::load(entries)?, Layouts::load(lists)?)),
-        })
-    }
-}
 
 /// What is shown of a file.
 #[derive(Default)]

@@ -7,6 +7,7 @@ mod attrs;
 mod block;
 mod blocks;
 mod config;
+mod context;
 mod copies;
 mod dedup;
 mod fmt;

@@ -1,8 +1,8 @@
 //! One object as text: its dnode, what it holds by its type, its tree of blocks.
 
+use crate::context::Ctx;
 use crate::fmt;
-use crate::raw::{self, Set};
-use crate::{attrs, Session};
+use crate::{attrs, raw};
 use base::{Error, RangeSet, Result};
 use disk::dsl::{
     bpobj_entry_is_free, BpobjPhys, BptreePhys, DeadlistPhys, DslDatasetPhys, DslDirPhys,
@@ -11,62 +11,14 @@ use disk::history::HistoryPhys;
 use disk::spacemap::SpaceMapPhys;
 use disk::{dnode::flags, BlkPtr, DnodePhys, NvList, ObjType};
 use disk::{mos_keys, Checksum, Compression};
-use dmu::{Dnode, Objset};
-use std::cell::OnceCell;
+use dmu::Dnode;
 use std::io::Write;
-use std::sync::Arc;
 use zap::Zap;
 
 /// Most bytes of a packed nvlist that are believed.
 const MAX_NVLIST: u64 = 64 << 20;
 /// Most words of an array of numbers that are shown.
 const MAX_WORDS: usize = 1 << 20;
-
-/// The object set an object is in.
-pub struct Ctx<'a> {
-    pub s: &'a Session,
-    pub set: &'a Set<'a>,
-    /// The engine's view, for what lies in objects; none if it cannot be opened.
-    pub os: Option<Arc<Objset>>,
-    sa: OnceCell<Result<attrs::Tables>>,
-}
-
-impl<'a> Ctx<'a> {
-    pub fn mos(s: &'a Session, set: &'a Set<'a>) -> Ctx<'a> {
-        Ctx {
-            s,
-            set,
-            os: Some(s.pool.mos.clone()),
-            sa: OnceCell::new(),
-        }
-    }
-
-    pub fn dataset(s: &'a Session, set: &'a Set<'a>, os: Option<Arc<Objset>>) -> Ctx<'a> {
-        Ctx {
-            s,
-            set,
-            os,
-            sa: OnceCell::new(),
-        }
-    }
-
-    /// The tables of system attributes.
-    pub fn sa(&self) -> &Result<attrs::Tables> {
-        self.sa.get_or_init(|| attrs::Tables::open(self))
-    }
-
-    fn hold(&self, object: u64) -> Result<Arc<Dnode>> {
-        match &self.os {
-            Some(os) => os.hold(object),
-            None => Err(Error::damaged("the object set cannot be opened")),
-        }
-    }
-
-    /// Blocks are encrypted, and there is no key.
-    fn is_locked(&self) -> bool {
-        self.set.is_locked()
-    }
-}
 
 fn name_of(c: Compression) -> &'static str {
     match c {

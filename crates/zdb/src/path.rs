@@ -1,6 +1,7 @@
 //! `-O`: an object by its path. `-r`: its content copied out.
 
-use crate::object::{self, Ctx};
+use crate::context::Ctx;
+use crate::object;
 use crate::raw::Set;
 use crate::{fmt, sets, Session};
 use base::{bail, Error, Result};

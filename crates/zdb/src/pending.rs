@@ -1,6 +1,6 @@
 //! `-ddd`: what waits to be freed, and which txgs the devices lack.
 
-use crate::{fmt, sets, Session};
+use crate::{fmt, Session};
 use base::{RangeSet, Result};
 use disk::dsl::BptreePhys;
 use disk::mos_keys;
@@ -97,13 +97,54 @@ pub fn origin(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
         return Ok(());
     };
     let head = dsl.dir_by_object(dir)?.head()?;
-    sets::deadlist(s, "Deadlist", head.phys().deadlist_obj, depth, out)?;
+    deadlist(s, "Deadlist", head.phys().deadlist_obj, depth, out)?;
     let snapshot = head.phys().prev_snap_obj;
     if snapshot == 0 {
         return Ok(());
     }
     let list = dsl.dataset_by_object(snapshot)?.phys().deadlist_obj;
-    sets::deadlist(s, "Deadlist", list, depth, out)
+    deadlist(s, "Deadlist", list, depth, out)
+}
+
+/// A list of lists of blocks.
+pub fn deadlist(
+    s: &Session,
+    name: &str,
+    object: u64,
+    depth: usize,
+    out: &mut dyn Write,
+) -> Result<()> {
+    if object == 0 {
+        return Ok(());
+    }
+    let mos = &s.pool.mos;
+    if mos.hold(object)?.info().obj_type == disk::ObjType::BPOBJ {
+        return list(s, object, "old-format deadlist", depth, out);
+    }
+    let deadlist = dsl::Deadlist::open(mos, object)?;
+    let t = deadlist.space();
+    let keys = deadlist.keys();
+    let n = |v: i64| s.num.nice(v.max(0) as u64);
+    writeln!(
+        out,
+        "\n    {name}: {} ({}/{} comp), {} entries",
+        n(t.used),
+        n(t.comp),
+        n(t.uncomp),
+        keys.len()
+    )?;
+    if depth < 4 {
+        return Ok(());
+    }
+    writeln!(out)?;
+    for (txg, object) in &keys {
+        let name = format!("mintxg {txg} -> obj {object}");
+        match depth >= 5 {
+            true => list(s, *object, &name, depth, out)?,
+            false => writeln!(out, "{name}")?,
+        }
+    }
+    Ok(())
 }
 
 /// Txgs of which something is missing on a device, as OpenZFS sorts them: what a leaf lacks or, of a

@@ -1,7 +1,8 @@
 //! `-d`: datasets, and their objects.
 
+use crate::context::Ctx;
 use crate::fmt;
-use crate::object::{self, Ctx};
+use crate::object;
 use crate::raw::Set;
 use crate::{pending, refcounts, zil_dump, Session};
 use base::{bail, Error, Kind, Result};
@@ -337,7 +338,7 @@ pub fn dataset(
 fn freed(s: &Session, ds: &Dataset, depth: usize, out: &mut dyn Write) -> Result<()> {
     let mos = &s.pool.mos;
     let p = ds.phys();
-    deadlist(s, "Deadlist", p.deadlist_obj, depth, out)?;
+    pending::deadlist(s, "Deadlist", p.deadlist_obj, depth, out)?;
     // An attribute of an object that is a ZAP, too.
     let more = |object: u64, key: &str| -> Result<Option<u64>> {
         let dn = mos.hold(object)?;
@@ -348,53 +349,12 @@ fn freed(s: &Session, ds: &Dataset, depth: usize, out: &mut dyn Write) -> Result
     };
     if !ds.is_snapshot() {
         if let Some(o) = more(p.dir_obj, mos_keys::LIVELIST)? {
-            deadlist(s, "Livelist", o, depth, out)?;
+            pending::deadlist(s, "Livelist", o, depth, out)?;
         }
     }
     if let Some(o) = more(ds.object(), mos_keys::REMAP_DEADLIST)? {
         writeln!(out, "ds_remap_deadlist:")?;
-        deadlist(s, "Deadlist", o, depth, out)?;
-    }
-    Ok(())
-}
-
-/// A list of lists of blocks.
-pub fn deadlist(
-    s: &Session,
-    name: &str,
-    object: u64,
-    depth: usize,
-    out: &mut dyn Write,
-) -> Result<()> {
-    if object == 0 {
-        return Ok(());
-    }
-    let mos = &s.pool.mos;
-    if mos.hold(object)?.info().obj_type == ObjType::BPOBJ {
-        return pending::list(s, object, "old-format deadlist", depth, out);
-    }
-    let list = dsl::Deadlist::open(mos, object)?;
-    let t = list.space();
-    let keys = list.keys();
-    let n = |v: i64| s.num.nice(v.max(0) as u64);
-    writeln!(
-        out,
-        "\n    {name}: {} ({}/{} comp), {} entries",
-        n(t.used),
-        n(t.comp),
-        n(t.uncomp),
-        keys.len()
-    )?;
-    if depth < 4 {
-        return Ok(());
-    }
-    writeln!(out)?;
-    for (txg, object) in &keys {
-        let name = format!("mintxg {txg} -> obj {object}");
-        match depth >= 5 {
-            true => pending::list(s, *object, &name, depth, out)?,
-            false => writeln!(out, "{name}")?,
-        }
+        pending::deadlist(s, "Deadlist", o, depth, out)?;
     }
     Ok(())
 }

@@ -146,14 +146,8 @@ pub fn dataset_of(word: &str, cx: &mut Cx<'_>) -> Result<String, String> {
             .map(|()| word.to_string())
             .map_err(|why| format!("cannot open '{word}': {why}"));
     }
-    let real = std::fs::canonicalize(word).map_err(|e| {
-        let why = match e.kind() {
-            std::io::ErrorKind::NotFound => "No such file or directory".to_string(),
-            std::io::ErrorKind::PermissionDenied => "Permission denied".to_string(),
-            _ => e.to_string(),
-        };
-        format!("cannot open '{word}': {why}")
-    })?;
+    let real = std::fs::canonicalize(word)
+        .map_err(|e| format!("cannot open '{word}': {}", base::io_text(&e)))?;
     let real = real.to_string_lossy().into_owned();
     let table =
         (cx.env)("ZFS_TEST_MOUNTS").or_else(|| std::fs::read_to_string("/proc/self/mounts").ok());

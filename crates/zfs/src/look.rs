@@ -58,28 +58,11 @@ pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         Column::left("TAG"),
         Column::left("TIMESTAMP"),
     ];
-    table(columns.to_vec(), &rows, args.has("H"), cx)?;
+    if !rows.is_empty() {
+        let text = columns::table(columns.to_vec(), &rows, args.has("H"));
+        write!(cx.out, "{text}")?;
+    }
     Ok(i32::from(failed > 0))
-}
-
-fn table(
-    mut columns: Vec<Column>,
-    rows: &[Vec<String>],
-    scripted: bool,
-    cx: &mut Cx<'_>,
-) -> Result<(), Fail> {
-    for row in rows {
-        for (c, cell) in columns.iter_mut().zip(row) {
-            c.widen(cell.chars().count());
-        }
-    }
-    if !scripted && !rows.is_empty() {
-        write!(cx.out, "{}", columns::header(&columns))?;
-    }
-    for row in rows {
-        write!(cx.out, "{}", columns::line(&columns, row, scripted))?;
-    }
-    Ok(())
 }
 
 /// A name of `/etc/passwd` or `/etc/group`.
@@ -251,7 +234,9 @@ pub fn space(who: Whose, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             _ => Column::right(&f.to_uppercase()),
         })
         .collect();
-    table(columns, &cells, args.has("H"), cx)?;
+    if !cells.is_empty() {
+        write!(cx.out, "{}", columns::table(columns, &cells, args.has("H")))?;
+    }
     Ok(0)
 }
 
@@ -279,8 +264,8 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     cx.out.flush()?;
     let answer = match place.filter(|p| p != "-") {
         Some(p) => {
-            let file =
-                File::create(&p).map_err(|e| Fail::Error(format!("cannot create '{p}': {e}")))?;
+            let file = File::create(&p)
+                .map_err(|e| Fail::Error(format!("cannot create '{p}': {}", base::io_text(&e))))?;
             cx.backend.ask_with_file(&request, file.as_fd())
         }
         None if cx.tty => {

@@ -103,22 +103,12 @@ fn fits(kind: FileType) -> bool {
     kind.is_file() || kind.is_dir()
 }
 
-fn reason(e: &io::Error) -> String {
-    match e.raw_os_error() {
-        Some(_) => {
-            let text = e.to_string();
-            text.split(" (os error").next().unwrap_or(&text).to_string()
-        }
-        None => e.to_string(),
-    }
-}
-
 /// Says what cannot be done; the command goes on, and fails in the end.
 fn complain(cx: &mut Cx<'_>, what: &str, path: &Path, e: &io::Error) -> Result<bool, Fail> {
     cx.say(&format!(
         "failed to {what} {}: {}",
         path.display(),
-        reason(e)
+        base::io_text(e)
     ))?;
     Ok(false)
 }

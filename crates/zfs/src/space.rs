@@ -28,27 +28,6 @@ fn snapshot_columns() -> Vec<Column> {
     ]
 }
 
-/// Prints rows under their heads.
-fn table(
-    mut columns: Vec<Column>,
-    rows: &[Vec<String>],
-    scripted: bool,
-    cx: &mut Cx<'_>,
-) -> Result<(), Fail> {
-    for row in rows {
-        for (c, cell) in columns.iter_mut().zip(row) {
-            c.widen(cell.chars().count());
-        }
-    }
-    if !scripted {
-        write!(cx.out, "{}", columns::header(&columns))?;
-    }
-    for row in rows {
-        write!(cx.out, "{}", columns::line(&columns, row, scripted))?;
-    }
-    Ok(())
-}
-
 /// What pins a snapshot: its clones, then the tags of its holds.
 fn pins(h: &HeldBy) -> String {
     let clones = h.clones.iter().map(|c| format!("clone {c}"));
@@ -136,13 +115,14 @@ pub fn space(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let heads: Vec<Vec<String>> = tables.iter().map(|(row, _)| row.clone()).collect();
     let mut columns = vec![Column::left(DATASET[0])];
     columns.extend(DATASET[1..].iter().map(|n| Column::right(n)));
-    table(columns, &heads, scripted, cx)?;
+    write!(cx.out, "{}", columns::table(columns, &heads, scripted))?;
     let lines: Vec<Vec<String>> = tables.into_iter().flat_map(|(_, lines)| lines).collect();
     if !lines.is_empty() {
         if !scripted {
             writeln!(cx.out)?;
         }
-        table(snapshot_columns(), &lines, scripted, cx)?;
+        let text = columns::table(snapshot_columns(), &lines, scripted);
+        write!(cx.out, "{text}")?;
     }
     Ok(status)
 }

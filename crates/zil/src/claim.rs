@@ -117,3 +117,37 @@ pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<b
     )?;
     Ok(found)
 }
+
+/// All that goes when an old chain is destroyed: the blocks of the chain itself and of a claimed log
+/// the data blocks that claiming marked allocated (replay has written their content anew); second,
+/// the pointers whose pending references claiming took.
+pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>, Vec<BlkPtr>)> {
+    let mut out = Vec::new();
+    let mut clones = Vec::new();
+    let mut data = Vec::new();
+    let mut seen: HashSet<Dva> = HashSet::new();
+    walk(
+        blocks,
+        &h.log,
+        limits(h),
+        &mut |bp| {
+            out.push(*bp);
+            Ok(true)
+        },
+        &mut |r| {
+            let bp = r.write_bp().filter(|bp| !bp.is_embedded());
+            if let Some(bp) = bp.filter(|bp| !h.claim_txg.is_none() && bp.birth() >= h.claim_txg) {
+                if bp.dvas().iter().all(|d| seen.insert(*d)) {
+                    data.push(bp);
+                }
+            }
+            if !h.claim_txg.is_none() {
+                let bps = r.clone_bps();
+                clones.extend(bps.iter().filter(|b| !b.is_hole() && !b.is_embedded()));
+            }
+            Ok(true)
+        },
+    )?;
+    out.append(&mut data);
+    Ok((out, clones))
+}

@@ -29,13 +29,14 @@ mod header;
 mod itx;
 mod log;
 mod replay;
+mod state;
 
 pub use chain::{walk, RawRecord, WalkEnd, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
 pub use claim::{claim, pending, Claimed};
 pub use header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY, HEADER_SIZE};
 pub use itx::{write_form, Body, Form, Itx, Policy, COPIED_MAX, INDIRECT_MIN};
-pub use log::{Committed, Options, Stats, Zil};
 pub use replay::{Record, Replayed, Replayer};
+pub use state::{Committed, Options, Stats, Zil};
 
 use base::{bail, Block, Result, Txg};
 use codec::crypt::Crypt;

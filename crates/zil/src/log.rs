@@ -2,183 +2,17 @@
 
 use crate::batch::Batch;
 use crate::chain::{log_pointer, UNIT};
+use crate::claim::to_free;
 use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
-use crate::itx::{Itx, Itxs};
-use crate::{walk, LogStore};
-use base::sync::{CondvarExt, MutexExt, OnPanic};
-use base::{bail, Kind, Result, Txg, OLD_MAX_BLOCK};
-use disk::BlkPtr;
-use std::collections::{BTreeMap, VecDeque};
+use crate::itx::Itx;
+use crate::state::{Committed, Options, Reset, State, Stats};
+use crate::{walk, LogStore, Zil};
+use base::sync::{CondvarExt, OnPanic};
+use base::{bail, Kind, Result, Txg};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Batches whose size is remembered to choose the next block's.
 const HISTORY: usize = 4;
-
-/// How the log of a dataset is written.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Object number of the dataset: part of the blocks' identity.
-    pub dataset: u64,
-    /// Pool version ≥ 23: the structure is at the start of a block ("zilog2").
-    pub slim: bool,
-    /// Largest block, a multiple of 4096; [`Options::new`] sets 128 KiB.
-    pub max_block: usize,
-    /// Last txg known to be on disk.
-    pub synced: Txg,
-    /// False where no log can be written: every commit then needs a sync.
-    pub enabled: bool,
-}
-
-impl Options {
-    /// A log with blocks of up to 128 KiB, which can be written.
-    pub fn new(dataset: u64, slim: bool, synced: Txg) -> Options {
-        Options {
-            dataset,
-            slim,
-            max_block: OLD_MAX_BLOCK,
-            synced,
-            enabled: true,
-        }
-    }
-}
-
-/// How a commit ended.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Committed {
-    /// The changes are on stable storage.
-    Durable,
-    /// The log could not take it: wait until the txg that is open now is on disk.
-    NeedTxgSync,
-}
-
-/// Counters since the log was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Calls of commit.
-    pub commits: u64,
-    /// Rounds of writing, each with one flush.
-    pub batches: u64,
-    /// Log blocks written.
-    pub blocks: u64,
-    /// Records written.
-    pub records: u64,
-    /// Bytes of log blocks written.
-    pub bytes: u64,
-    /// Commits that ended in [`Committed::NeedTxgSync`].
-    pub fallbacks: u64,
-}
-
-/// A block of the chain.
-pub(crate) struct Lwb {
-    /// Its pointer.
-    pub bp: BlkPtr,
-    /// Txg in which it was allocated.
-    pub alloc_txg: Txg,
-    /// Highest txg of a record in it.
-    pub max_txg: Txg,
-    /// Written and flushed.
-    pub stable: bool,
-}
-
-/// An old chain (or all of a chain) to be freed in the sync of a txg.
-struct Reset {
-    txg: Txg,
-    frees: Vec<BlkPtr>,
-    /// Pending references to drop.
-    clones: Vec<BlkPtr>,
-}
-
-#[derive(Default)]
-pub(crate) struct State {
-    itxs: Itxs,
-    /// The chain; the last one is allocated but not written, and is what the next batch fills.
-    pub lwbs: VecDeque<Lwb>,
-    /// Txg whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain.
-    chain_txg: Option<Txg>,
-    synced: Txg,
-    header: Header,
-    /// `header` describes a chain from before this log was opened, which is not disposed of.
-    old_chain: bool,
-    reset: Option<Reset>,
-    /// Record being replayed.
-    pub replaying: Option<u64>,
-    replayed: BTreeMap<Txg, u64>,
-    /// A batch failed: no commits until this txg is on disk.
-    stalled: Option<Txg>,
-    /// A round panicked: no commits any more.
-    broken: bool,
-    /// Calls of [`Zil::pause`] that have not been taken back.
-    paused: u32,
-    leader: bool,
-    /// First txg in which the round under way took a block that nothing on disk names yet.
-    taken: Option<Txg>,
-    next_ticket: u64,
-    done_ticket: u64,
-    history: VecDeque<usize>,
-    lr_seq: u64,
-    /// Highest txg anything was logged or allocated in.
-    max_txg: Txg,
-    stats: Stats,
-}
-
-impl State {
-    /// Whether records can be made durable by the chain as it is.
-    fn blocked(&self) -> bool {
-        self.broken || self.stalled.is_some() || self.lwbs.is_empty() || self.unreachable()
-    }
-
-    /// Whether the header on disk does not lead to the chain yet.
-    fn unreachable(&self) -> bool {
-        self.chain_txg.is_none_or(|t| t > self.synced)
-    }
-
-    /// Takes all ordered changes.
-    pub fn take_ordered(&mut self) -> Vec<(Txg, Itx)> {
-        self.itxs.take_ordered()
-    }
-
-    /// Notes a block allocated for the chain in `txg`.
-    pub fn note_alloc(&mut self, bp: BlkPtr, txg: Txg) {
-        self.max_txg = self.max_txg.max(txg);
-        self.lwbs.push_back(Lwb {
-            bp,
-            alloc_txg: txg,
-            max_txg: Txg::NONE,
-            stable: false,
-        });
-    }
-
-    /// A block that the round under way is going to name in the one before it.
-    pub fn note_next(&mut self, bp: BlkPtr, txg: Txg) {
-        self.note_alloc(bp, txg);
-        self.taken.get_or_insert(txg);
-    }
-
-    /// Whether the chain, in which nothing can be written any more, is not needed once txg `txg` is
-    /// on disk.
-    fn is_dead(&self, txg: Txg) -> bool {
-        let kept = self
-            .lwbs
-            .iter()
-            .filter(|l| l.stable)
-            .all(|l| l.max_txg <= txg);
-        !self.leader && self.stalled.is_some_and(|t| t <= txg || kept)
-    }
-
-    /// The block of the chain with this pointer.
-    pub fn lwb(&mut self, bp: &BlkPtr) -> Option<&mut Lwb> {
-        self.lwbs.iter_mut().rev().find(|l| l.bp == *bp)
-    }
-}
-
-/// The intent log of one dataset; see the crate.
-pub struct Zil {
-    pub(crate) store: Arc<dyn LogStore>,
-    pub(crate) opts: Options,
-    state: Mutex<State>,
-    cv: Condvar,
-}
 
 impl Zil {
     /// A log over the header found in the object set block. Nothing is read or written. Before the
@@ -200,10 +34,6 @@ impl Zil {
             }),
             cv: Condvar::new(),
         }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.acquire()
     }
 
     /// The header as last handed out (or found).
@@ -550,7 +380,7 @@ impl Zil {
         let old = (st.old_chain && st.reset.is_none()).then_some(st.header);
         drop(st);
         let (mut frees, mut clones) = match old {
-            Some(h) => crate::replay::to_free(&*self.store, &h)?,
+            Some(h) => to_free(&*self.store, &h)?,
             None => Default::default(),
         };
         let txg = self.store.dirty()?;

@@ -1,12 +1,10 @@
 //! Replay: applies the records of a claimed log when its dataset is mounted (pool format §26.3, §26.4).
 
-use crate::header::{limits, Header};
-use crate::{tx, walk, LogBlocks, RawRecord, Zil, WRITE_HEADER};
+use crate::header::limits;
+use crate::{tx, walk, RawRecord, Zil, WRITE_HEADER};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Block, Error, Result};
 use disk::bytes::u64_at;
-use disk::{BlkPtr, Dva};
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A record to apply.
@@ -225,38 +223,4 @@ impl Zil {
         }
         Ok(rec)
     }
-}
-
-/// All that goes when an old chain is destroyed: the blocks of the chain itself and of a claimed log
-/// the data blocks that claiming marked allocated (replay has written their content anew); second,
-/// the pointers whose pending references claiming took.
-pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>, Vec<BlkPtr>)> {
-    let mut out = Vec::new();
-    let mut clones = Vec::new();
-    let mut data = Vec::new();
-    let mut seen: HashSet<Dva> = HashSet::new();
-    walk(
-        blocks,
-        &h.log,
-        limits(h),
-        &mut |bp| {
-            out.push(*bp);
-            Ok(true)
-        },
-        &mut |r| {
-            let bp = r.write_bp().filter(|bp| !bp.is_embedded());
-            if let Some(bp) = bp.filter(|bp| !h.claim_txg.is_none() && bp.birth() >= h.claim_txg) {
-                if bp.dvas().iter().all(|d| seen.insert(*d)) {
-                    data.push(bp);
-                }
-            }
-            if !h.claim_txg.is_none() {
-                let bps = r.clone_bps();
-                clones.extend(bps.iter().filter(|b| !b.is_hole() && !b.is_embedded()));
-            }
-            Ok(true)
-        },
-    )?;
-    out.append(&mut data);
-    Ok((out, clones))
 }

@@ -5,13 +5,13 @@ use crate::attr::{flag, mode, SetAttr};
 use crate::log::Record;
 use crate::nfs4::{self, List, Verdict, ALL_FLAGS, WIDE_FLAGS};
 use crate::perm::{self, Cred};
-use crate::zfs::{AclInherit, AclMode, AclType, Props, Zfs};
+use crate::props::{AclInherit, AclMode, AclType, Props};
+use crate::zfs::Zfs;
 use crate::znode::{Fixed, Form, Znode};
 use base::sync::RwLockExt;
 use base::{bail, Kind, Result};
 use disk::acl::{self, ace_mask, Ace};
 use disk::types::ObjType;
-use disk::xattr::tag;
 pub use disk::xattr::PosixAcl;
 use disk::znode::ZnodeAcl;
 use dmu::{NewObject, Objset, Tx};
@@ -21,32 +21,6 @@ use std::sync::Arc;
 pub const XATTR_ACCESS: &[u8] = b"system.posix_acl_access";
 /// See [`XATTR_ACCESS`].
 pub const XATTR_DEFAULT: &[u8] = b"system.posix_acl_default";
-
-/// Whether somebody who is not the owner has all of `want` by a list.
-pub fn permits(list: &PosixAcl, cred: &Cred, gid: u32, want: u32) -> bool {
-    let perm_of = |t| list.list.iter().find(|e| e.tag == t).map(|e| e.perm);
-    let mask = perm_of(tag::MASK).unwrap_or(7);
-    let has = |p: u16| u32::from(p) & want == want;
-    let user = |e: &&disk::xattr::PosixAce| e.tag == tag::USER && e.id == cred.uid;
-    if let Some(e) = list.list.iter().find(user) {
-        return has(e.perm & mask);
-    }
-    let mut member = false;
-    for e in &list.list {
-        let mine = match e.tag {
-            tag::GROUP_OBJ => cred.in_group(gid),
-            tag::GROUP => cred.in_group(e.id),
-            _ => false,
-        };
-        if mine {
-            member = true;
-            if has(e.perm & mask) {
-                return true;
-            }
-        }
-    }
-    !member && has(perm_of(tag::OTHER).unwrap_or(0))
-}
 
 /// A list as a legacy znode has it; one that does not fit gets an object of its own.
 pub(crate) fn legacy(os: &Arc<Objset>, tx: &Tx, aces: &[Ace], fuids: bool) -> Result<ZnodeAcl> {
@@ -374,42 +348,4 @@ pub(crate) fn killed(f: &Fixed) -> Option<u32> {
     let m = f.mode32();
     let k = perm::killed_suid(m);
     (k != m).then_some(k & mode::PERM)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use disk::xattr::{PosixAce, NO_ID};
-
-    #[test]
-    fn permission_algorithm() {
-        let list = [
-            (tag::USER_OBJ, 7, NO_ID),
-            (tag::USER, 7, 10),
-            (tag::GROUP_OBJ, 4, NO_ID),
-            (tag::GROUP, 2, 20),
-            (tag::MASK, 6, NO_ID),
-            (tag::OTHER, 1, NO_ID),
-        ];
-        let a = PosixAcl {
-            list: list
-                .iter()
-                .map(|&(tag, perm, id)| PosixAce { tag, perm, id })
-                .collect(),
-        };
-        let named = Cred::user(10, 1, &[]);
-        assert!(permits(&a, &named, 99, 6));
-        assert!(!permits(&a, &named, 99, 1), "limited by the mask");
-        let group = Cred::user(11, 99, &[20]);
-        assert!(permits(&a, &group, 99, 4));
-        assert!(permits(&a, &group, 99, 2));
-        assert!(!permits(&a, &group, 99, 6), "no single entry grants both");
-        assert!(
-            !permits(&a, &group, 99, 1),
-            "others do not count for members"
-        );
-        let other = Cred::user(12, 1, &[]);
-        assert!(permits(&a, &other, 99, 1));
-        assert!(!permits(&a, &other, 99, 4));
-    }
 }

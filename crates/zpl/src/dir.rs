@@ -407,7 +407,7 @@ impl Zfs {
         }
         // The log knows nothing of a file that had no name until now.
         if let Some(txg) = made_of_nothing {
-            if p.sync != crate::zfs::SyncMode::Disabled {
+            if p.sync != crate::props::SyncMode::Disabled {
                 self.log().wait(txg)?;
             }
         }

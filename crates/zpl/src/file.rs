@@ -3,7 +3,8 @@
 use crate::attr::{flag, mode, relatime_wants, SetAttr};
 use crate::log::{DataSource, Record};
 use crate::perm::{self, Cred, R, W};
-use crate::zfs::{Props, SyncMode, Zfs};
+use crate::props::{Props, SyncMode};
+use crate::zfs::Zfs;
 use crate::znode::{Fixed, Znode};
 use crate::Time;
 use base::{Block, Data, Kind, Result};

@@ -21,12 +21,14 @@ mod names;
 mod nfs4;
 pub mod path;
 mod perm;
+mod props;
 mod quota;
 mod readdir;
 mod rename;
 mod replay;
 mod sa;
 mod setattr;
+mod space_info;
 mod statfs;
 mod unlinked;
 mod upgrade;
@@ -44,15 +46,14 @@ pub use file::{falloc, WriteOpts, MAX_SIZE};
 pub use intent::ZilLog;
 pub use log::{DataSource, IntentLog, NoLog, Record};
 pub use perm::Cred;
+pub use props::{AclInherit, AclMode, AclType, LogBias, Props, SyncMode, XattrMode};
 pub use quota::{set_quota, NAMES as QUOTA_NAMES};
 pub use readdir::DirEntry;
 pub use rename::flags as rename_flags;
 pub use replay::ReplayData;
-pub use statfs::{Space, SpaceInfo, Statfs, Usage, Whose, MAGIC};
+pub use space_info::{Space, SpaceInfo, Usage, Whose};
+pub use statfs::{Statfs, MAGIC};
 pub use upgrade::upgrade_fs;
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
-pub use zfs::{
-    max_zpl_version, AclInherit, AclMode, AclType, Keeper, LogBias, Mount, Props, SyncMode,
-    XattrMode, Zfs, MASTER_NODE, ZPL_VERSION,
-};
+pub use zfs::{max_zpl_version, Keeper, Mount, Zfs, MASTER_NODE, ZPL_VERSION};
 pub use znode::{Extra, Fixed, Form, Znode};

@@ -3,7 +3,7 @@
 
 use crate::attr::{flag, mode};
 use crate::perm::Cred;
-use crate::zfs::{AclInherit, AclMode};
+use crate::props::{AclInherit, AclMode};
 use crate::znode::Fixed;
 use disk::acl::{self, ace_flag, ace_mask, ace_type, Ace};
 

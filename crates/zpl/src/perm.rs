@@ -1,8 +1,8 @@
 //! Permission checks: credentials, mode bits, sticky directories, the rules of chmod and chown.
 
-use crate::acl::PosixAcl;
 use crate::attr::mode;
 use base::{Kind, Result};
+use disk::xattr::{tag, PosixAce, PosixAcl};
 use std::sync::Arc;
 
 /// Permission wanted, as in `access(2)`.
@@ -92,7 +92,7 @@ pub fn access(
     let granted = if cred.uid == uid {
         m >> 6
     } else if let Some(acl) = acl {
-        return if crate::acl::permits(acl, cred, gid, want) {
+        return if permits(acl, cred, gid, want) {
             Ok(())
         } else {
             Err(Kind::Access.into())
@@ -107,6 +107,32 @@ pub fn access(
     } else {
         Err(Kind::Access.into())
     }
+}
+
+/// Whether somebody who is not the owner has all of `want` by a list.
+fn permits(list: &PosixAcl, cred: &Cred, gid: u32, want: u32) -> bool {
+    let perm_of = |t| list.list.iter().find(|e| e.tag == t).map(|e| e.perm);
+    let mask = perm_of(tag::MASK).unwrap_or(7);
+    let has = |p: u16| u32::from(p) & want == want;
+    let user = |e: &&PosixAce| e.tag == tag::USER && e.id == cred.uid;
+    if let Some(e) = list.list.iter().find(user) {
+        return has(e.perm & mask);
+    }
+    let mut member = false;
+    for e in &list.list {
+        let mine = match e.tag {
+            tag::GROUP_OBJ => cred.in_group(gid),
+            tag::GROUP => cred.in_group(e.id),
+            _ => false,
+        };
+        if mine {
+            member = true;
+            if has(e.perm & mask) {
+                return true;
+            }
+        }
+    }
+    !member && has(perm_of(tag::OTHER).unwrap_or(0))
 }
 
 /// Removing or renaming an entry of a sticky directory is for the owner of the entry, the owner of
@@ -199,6 +225,39 @@ pub fn inherit_group(cred: &Cred, dir_mode: u32, dir_gid: u32, m: u32) -> (u32, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn permission_algorithm() {
+        use disk::xattr::NO_ID;
+        let list = [
+            (tag::USER_OBJ, 7, NO_ID),
+            (tag::USER, 7, 10),
+            (tag::GROUP_OBJ, 4, NO_ID),
+            (tag::GROUP, 2, 20),
+            (tag::MASK, 6, NO_ID),
+            (tag::OTHER, 1, NO_ID),
+        ];
+        let a = PosixAcl {
+            list: list
+                .iter()
+                .map(|&(tag, perm, id)| PosixAce { tag, perm, id })
+                .collect(),
+        };
+        let named = Cred::user(10, 1, &[]);
+        assert!(permits(&a, &named, 99, 6));
+        assert!(!permits(&a, &named, 99, 1), "limited by the mask");
+        let group = Cred::user(11, 99, &[20]);
+        assert!(permits(&a, &group, 99, 4));
+        assert!(permits(&a, &group, 99, 2));
+        assert!(!permits(&a, &group, 99, 6), "no single entry grants both");
+        assert!(
+            !permits(&a, &group, 99, 1),
+            "others do not count for members"
+        );
+        let other = Cred::user(12, 1, &[]);
+        assert!(permits(&a, &other, 99, 1));
+        assert!(!permits(&a, &other, 99, 4));
+    }
 
     #[test]
     fn classes_are_exclusive() {

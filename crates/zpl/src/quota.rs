@@ -2,7 +2,7 @@
 //! limit. The superuser is not exempt.
 
 use crate::names;
-use crate::statfs::{Space, Usage, Whose};
+use crate::space_info::{Space, Usage, Whose};
 use crate::zfs::Zfs;
 use base::{Kind, Result};
 use disk::types::ObjType;

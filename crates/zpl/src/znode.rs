@@ -600,10 +600,10 @@ pub fn rdev_from_linux(dev: u64, form: DeviceForm) -> u64 {
 }
 
 /// Number of an attribute and where it is in its buffer.
-type Place = (u16, std::ops::Range<usize>);
+type AttrRange = (u16, std::ops::Range<usize>);
 
 impl Extra {
-    fn from_places(n: &ZplAttrs, b: &[u8], places: &[Place]) -> Extra {
+    fn from_places(n: &ZplAttrs, b: &[u8], places: &[AttrRange]) -> Extra {
         let find = |a: u16| {
             let p = places.iter().find(|p| p.0 == a)?;
             b.get(p.1.clone())
@@ -628,7 +628,7 @@ impl Extra {
     }
 }
 
-fn sa_offsets(t: &SaTables, places: &[Place]) -> Result<Offsets> {
+fn sa_offsets(t: &SaTables, places: &[AttrRange]) -> Result<Offsets> {
     let n = t.zpl();
     let front = [
         n.mode, n.size, n.gen, n.uid, n.gid, n.parent, n.flags, n.atime, n.mtime, n.ctime,

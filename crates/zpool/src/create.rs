@@ -172,14 +172,8 @@ pub fn resolve(word: &str) -> Result<(String, VdevKind), String> {
             }
         }
     };
-    let meta = std::fs::metadata(&path).map_err(|e| {
-        let why = match e.kind() {
-            std::io::ErrorKind::NotFound => "No such file or directory".to_string(),
-            std::io::ErrorKind::PermissionDenied => "Permission denied".to_string(),
-            _ => e.to_string(),
-        };
-        format!("cannot open '{path}': {why}")
-    })?;
+    let meta = std::fs::metadata(&path)
+        .map_err(|e| format!("cannot open '{path}': {}", base::io_text(&e)))?;
     if meta.file_type().is_block_device() {
         Ok((path, VdevKind::Disk))
     } else if meta.is_file() {
@@ -467,16 +461,9 @@ pub fn layout(pool: &str, vdevs: &[VdevSpec]) -> String {
             (None, _) => "mirror".to_string(),
         }
     }
-    let groups = [
-        (VdevClass::Normal, pool),
-        (VdevClass::Dedup, "dedup"),
-        (VdevClass::Special, "special"),
-        (VdevClass::Log, "logs"),
-        (VdevClass::Cache, "cache"),
-        (VdevClass::Spare, "spares"),
-    ];
     let mut out = String::new();
-    for (class, heading) in groups {
+    let normal = std::iter::once((VdevClass::Normal, pool));
+    for (class, heading) in normal.chain(cli::vdevs::CLASSES) {
         let mut members = vdevs.iter().filter(|v| v.class == class).peekable();
         if members.peek().is_none() {
             continue;

@@ -327,16 +327,9 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
 
 /// The tree there would be.
 fn merged(pool: &str, root: &api::Vdev, new: &[VdevSpec], how: cli::vdevs::Naming) -> String {
-    let groups = [
-        (VdevClass::Normal, pool),
-        (VdevClass::Dedup, "dedup"),
-        (VdevClass::Special, "special"),
-        (VdevClass::Log, "logs"),
-        (VdevClass::Cache, "cache"),
-        (VdevClass::Spare, "spares"),
-    ];
     let mut out = String::new();
-    for (class, heading) in groups {
+    let normal = std::iter::once((VdevClass::Normal, pool));
+    for (class, heading) in normal.chain(cli::vdevs::CLASSES) {
         let mut lines = Vec::new();
         for v in of_class(root, class) {
             lines.push(format!("\t  {}\n", cli::vdevs::name(v, pool, how)));

@@ -62,10 +62,7 @@ pub fn labelclear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if let Err(e) = std::fs::metadata(&path) {
         return Err(Fail::Error(format!(
             "failed to open {path}: {}",
-            match e.kind() {
-                std::io::ErrorKind::NotFound => "No such file or directory".to_string(),
-                _ => e.to_string(),
-            }
+            base::io_text(&e)
         )));
     }
     let request = Request::LabelClear {

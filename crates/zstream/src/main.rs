@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         // Nobody reads any more (`zstream dump | head`): nothing to complain about.
         Err(Fail::Io(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(Fail::Io(e)) => {
-            eprintln!("cannot write the output: {e}");
+            eprintln!("cannot write the output: {}", base::io_text(&e));
             ExitCode::FAILURE
         }
     }
@@ -104,10 +104,10 @@ fn error<T>(what: impl Into<String>) -> Result<T, Fail> {
 /// Errors: OpenZFS's sentence.
 fn open(path: &str) -> Result<File, Fail> {
     File::open(path).or_else(|e| {
-        // Without the number of the error.
-        let text = e.to_string();
-        let text = text.split(" (os error").next().unwrap_or_default();
-        error(format!("Error while opening file '{path}': {text}"))
+        error(format!(
+            "Error while opening file '{path}': {}",
+            base::io_text(&e)
+        ))
     })
 }
 

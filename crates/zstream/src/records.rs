@@ -80,7 +80,7 @@ impl<R: Read> Records<R> {
         let header = match self.header() {
             Ok(Some(header)) => header,
             Ok(None) => return Ok(None),
-            Err(e) => return error(format!("Error while reading file: {e}")),
+            Err(e) => return error(format!("Error while reading file: {}", base::io_text(&e))),
         };
         if !self.learn(&header) {
             return error("Invalid stream (bad magic number)");
@@ -98,7 +98,7 @@ impl<R: Read> Records<R> {
                 payload_at,
             })),
             Ok(None) => error("Error: unexpected end-of-file"),
-            Err(e) => error(format!("Error while reading file: {e}")),
+            Err(e) => error(format!("Error while reading file: {}", base::io_text(&e))),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Blocks {
         let mut payload = vec![0; record.payload() as usize];
         match self.file.read_exact_at(&mut payload, *at) {
             Ok(()) => Ok((record, payload)),
-            Err(e) => error(format!("Error while reading file: {e}")),
+            Err(e) => error(format!("Error while reading file: {}", base::io_text(&e))),
         }
     }
 }

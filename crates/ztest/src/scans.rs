@@ -285,7 +285,7 @@ mod tests {
         // More than a tenth is done: a second one waits for a resilver of its own.
         while pool
             .scan_progress()?
-            .is_some_and(|s| s.state.state == 1 && s.issued < 2 << 20)
+            .is_some_and(|s| s.state.state == disk::scan::ScanState::Scanning && s.issued < 2 << 20)
         {
             pool.sync()?;
         }

@@ -5,7 +5,7 @@ use crate::datasets::parse::{self, Allowed};
 use crate::datasets::quota::{self, Quota};
 use crate::datasets::rights;
 use crate::datasets::volumes::{self, Shape};
-use crate::datasets::{self, get, mount, set, Answer};
+use crate::datasets::{self, mount, objsets, set, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
@@ -40,19 +40,6 @@ pub struct NewFs {
     /// What was asked for its encryption.
     pub crypt: CryptProps,
     quotas: Vec<Quota>,
-}
-
-/// Rules for names of a file system, which new ones below it take over.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rules {
-    /// ZPL version, 1 to 5.
-    pub version: u64,
-    /// Number of the property `normalization`.
-    pub normalization: u64,
-    /// 1: names must be UTF-8.
-    pub utf8only: u64,
-    /// Number of the property `casesensitivity`.
-    pub case: u64,
 }
 
 impl NewFs {
@@ -284,7 +271,7 @@ impl NewFs {
     }
 
     /// How its objects are to be made. `above`: the rules of the parent.
-    fn options(&self, pool: &Pool, above: Option<Rules>, owner: (u32, u32)) -> FsOptions {
+    fn options(&self, pool: &Pool, above: Option<objsets::Rules>, owner: (u32, u32)) -> FsOptions {
         let (sec, nsec) = pool.env.clock.now();
         let mut o = FsOptions::new(pool.version(), Time { sec, nsec });
         o.version = self.version.unwrap_or(o.version);
@@ -451,7 +438,7 @@ fn new_key(
 fn missing_parents(
     entry: &PoolEntry,
     above: &Above,
-    rules: Rules,
+    rules: objsets::Rules,
     owner: (u32, u32),
 ) -> Answer<Vec<Made>> {
     let mut list = Vec::new();
@@ -475,7 +462,7 @@ pub fn make_parents(
     peer: Peer,
     above: &Above,
 ) -> Answer<impl FnOnce(&Pool, &Tx) -> Result<()> + Send + 'static> {
-    let rules = get::master(entry, &above.parent).map_err(errors::answer)?;
+    let rules = objsets::master(entry, &above.parent).map_err(errors::answer)?;
     let list = missing_parents(entry, above, rules, owner(admin, peer))?;
     let who = rights::caller(admin, entry, peer)?;
     Ok(move |pool: &Pool, tx: &Tx| make(pool, tx, &who, &list))
@@ -565,7 +552,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         .dsl
         .check_filesystem_limit(&above.parent.dir(), more, &caller)
         .map_err(|e| datasets::plain(e, name))?;
-    let rules = get::master(&entry, &above.parent).map_err(errors::answer)?;
+    let rules = objsets::master(&entry, &above.parent).map_err(errors::answer)?;
     let who = owner(admin, peer);
     let mut list = missing_parents(&entry, &above, rules, who)?;
     let options = new.options(&entry.pool, Some(rules), who);
@@ -605,7 +592,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         false => mount_all(admin, &entry, peer, &all).err(),
     };
     Ok(Created {
-        mount_failed: mount_failed.map(errors::finish),
+        mount_failed,
         ..created
     })
 }

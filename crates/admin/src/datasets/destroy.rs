@@ -1,7 +1,7 @@
 //! `zfs destroy`: file systems, volumes, snapshots and bookmarks.
 
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, get, mount, protect, Answer};
+use crate::datasets::{self, mount, objsets, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, DatasetDestroy, Destroyed, Peer};
@@ -556,7 +556,7 @@ pub(crate) fn free_log(entry: &PoolEntry, ds: &Arc<Dataset>) -> Result<()> {
     if ds.phys().bp.is_hole() {
         return Ok(());
     }
-    let header = match get::look_into(entry, ds) {
+    let header = match objsets::look_into(entry, ds) {
         Ok(os) => os.zil_header(),
         // What cannot be read has no log that could be found.
         Err(_) => return Ok(()),

@@ -9,7 +9,7 @@ use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::head::read_only_view;
 use crate::registry::{Admin, PoolEntry};
-use crate::{cancel, errors, values};
+use crate::{cancel, errors};
 use api::{ApiError, Bytes, Change, ChangeKind, Peer};
 use base::sync::RwLockExt;
 use base::{Kind, Result, Txg};
@@ -146,7 +146,7 @@ fn place(admin: &Admin, entry: &Arc<PoolEntry>, head: &Dataset) -> Result<Vec<u8
     use std::os::unix::ffi::OsStrExt;
     let path = match entry.mounted(head.object()) {
         Some(m) => m.path.as_os_str().as_bytes().to_vec(),
-        None => values::mountpoint(admin, entry, head)?.0.into_bytes(),
+        None => admin.effective_mountpoint(entry, head)?.0.into_bytes(),
     };
     Ok(match path.as_slice() {
         b"/" => Vec::new(),
@@ -237,7 +237,7 @@ pub fn diff(
         let later = datasets::find(&entry, to)?;
         rights::require_all(admin, &entry, peer, Action::Diff, [&*earlier, &*later])?;
         for (ds, name) in [(&earlier, from), (&later, to)] {
-            if datasets::objset_type(&entry, ds).map_err(plain)? != disk::os_type::ZFS {
+            if entry.objset_type(ds).map_err(plain)? != disk::os_type::ZFS {
                 return Err(failed(format!("'{name}' is a volume, which has no files")));
             }
             if matches!(ds.crypt().map_err(plain)?, zio::Crypt::Locked) {

@@ -1,18 +1,15 @@
 //! `zfs list` and `zfs get`: datasets with their properties.
 
-use crate::datasets::create::Rules;
+use crate::datasets::bookmarks::{bookmarks, Bookmark};
 use crate::datasets::props::View;
 use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Select};
 use base::sync::ReadGuard;
-use base::{Error, Kind, Result};
-use dmu::Objset;
+use base::Kind;
 use dsl::{Dataset, Dir};
-use pool::Pool;
 use std::sync::Arc;
-use zap::Zap;
 
 /// Datasets sent at a time.
 const CHUNK: usize = 256;
@@ -65,7 +62,7 @@ pub fn get(
         };
         walk.gate = None;
         if let Err(e) = done {
-            walk.found.failed.push((name.clone(), errors::finish(e)));
+            walk.found.failed.push((name.clone(), e));
         }
     }
     Ok(walk.found)
@@ -266,102 +263,4 @@ fn listsnapshots(entry: &PoolEntry) -> bool {
     props
         .iter()
         .any(|(n, v)| n == "listsnapshots" && v.int() == Some(1))
-}
-
-/// A bookmark as it is shown (data format §12).
-pub struct Bookmark {
-    /// The words of its ZAP entry, 3 or 12.
-    pub words: Vec<u64>,
-    /// GUIDs of the snapshots its redaction list was made of; none without such a list.
-    pub redacted_by: Option<Vec<u64>>,
-}
-
-/// Index of the object of the redaction list among the words of a bookmark.
-const REDACTION_OBJECT: usize = 3;
-/// Words of a redaction list before its GUIDs; the last of them is their number.
-const REDACTION_HEAD: usize = 4;
-
-/// GUIDs of the snapshots a redaction list was made of: in its bonus, or in a spill block.
-fn redacted_by(entry: &PoolEntry, object: u64) -> Result<Vec<u64>> {
-    let dn = entry.pool.dsl.mos().hold(object)?;
-    let bonus = dn.bonus();
-    let spill = dn.spill()?;
-    let bytes: &[u8] = spill.as_ref().map_or(&bonus[..], |b| &b[..]);
-    let words: Vec<u64> = bytes
-        .chunks_exact(8)
-        .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
-        .collect();
-    let count = words.get(REDACTION_HEAD - 1).copied().unwrap_or(0);
-    let guids = words.get(REDACTION_HEAD..).unwrap_or_default();
-    match usize::try_from(count).ok().and_then(|n| guids.get(..n)) {
-        Some(list) => Ok(list.to_vec()),
-        None => Err(Error::damaged(format!(
-            "redaction list {object}: {count} snapshots"
-        ))),
-    }
-}
-
-/// Bookmarks of a head, oldest first (data format §12).
-fn bookmarks(entry: &PoolEntry, head: &Dataset) -> Result<Vec<(String, Bookmark)>> {
-    let mos = entry.pool.dsl.mos();
-    let dn = mos.hold(head.object())?;
-    if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
-        return Ok(Vec::new());
-    }
-    let Some(map) = Zap::new(&dn).get(disk::mos_keys::BOOKMARKS)? else {
-        return Ok(Vec::new());
-    };
-    let map = mos.hold(map)?;
-    let mut out = Vec::new();
-    for e in Zap::new(&map).iter() {
-        let e = e?;
-        let words = e.value.ints();
-        let list = words.get(REDACTION_OBJECT).copied().filter(|o| *o != 0);
-        let redacted_by = list.map(|o| redacted_by(entry, o)).transpose()?;
-        out.push((e.text(), Bookmark { words, redacted_by }));
-    }
-    out.sort_by(|a, b| (a.1.words.get(1), &a.0).cmp(&(b.1.words.get(1), &b.0)));
-    Ok(out)
-}
-
-/// An object set to look into, whether or not it is mounted. What is not open is read as it is on
-/// disk, and not shared with others who may open it for writing.
-pub fn look_into(entry: &PoolEntry, ds: &Dataset) -> Result<Arc<Objset>> {
-    look_into_pool(&entry.pool, ds)
-}
-
-/// The same, of a pool.
-pub fn look_into_pool(pool: &Pool, ds: &Dataset) -> Result<Arc<Objset>> {
-    if let Some(os) = ds.objset() {
-        return Ok(os);
-    }
-    let policy = pool.write_policy(ds)?;
-    Objset::open_with(
-        &pool.dmu,
-        ds.object(),
-        &ds.phys().bp,
-        policy,
-        true,
-        ds.crypt()?,
-    )
-}
-
-/// What the master node of a file system says.
-pub fn master(entry: &PoolEntry, ds: &Dataset) -> Result<Rules> {
-    master_of(&*look_into(entry, ds)?)
-}
-
-/// The same, of an open object set. All zero for a volume.
-pub fn master_of(os: &Objset) -> Result<Rules> {
-    let mut r = Rules::default();
-    if os.os_type() != disk::os_type::ZFS {
-        return Ok(r);
-    }
-    let node = os.hold(zpl::MASTER_NODE)?;
-    let z = Zap::new(&node);
-    r.version = z.get("VERSION")?.unwrap_or(0);
-    r.normalization = z.get("normalization")?.unwrap_or(0);
-    r.utf8only = z.get("utf8only")?.unwrap_or(0);
-    r.case = z.get("casesensitivity")?.unwrap_or(0);
-    Ok(r)
 }

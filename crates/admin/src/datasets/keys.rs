@@ -3,7 +3,7 @@
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::process::Process;
-use crate::{cancel, errors};
+use crate::{cancel, errors, values};
 use api::{ApiError, Peer, Secret};
 use base::sync::RwLockExt;
 use base::{bail, Error, Kind, Result};
@@ -107,11 +107,6 @@ fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
     }
 }
 
-/// Whether the key is missing that reading a dataset takes.
-pub fn is_locked(dir: &Dir) -> Result<bool> {
-    Ok(dir.key_loaded()? == Some(false))
-}
-
 /// `zfs load-key`
 pub fn load(
     admin: &crate::registry::Admin,
@@ -193,7 +188,7 @@ pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answ
         done => return done.map_err(told),
     }
     // Txgs that are not on disk yet hold what was unmounted just now.
-    crate::pools::not_suspended(&entry)?;
+    crate::suspended::not_suspended(&entry)?;
     entry.pool.sync().map_err(errors::answer)?;
     entry.pool.dsl.unload_key(&dir).map_err(told)
 }
@@ -245,7 +240,7 @@ pub fn change(
     if dir.origin().map_err(told)?.is_some() {
         return Err(invalid("A clone uses the key of its origin."));
     }
-    if is_locked(&dir).map_err(told)? {
+    if values::is_locked(&dir).map_err(told)? {
         return Err(ApiError::reason(Kind::Access, "Key must be loaded."));
     }
     let is_root = k.root == dir.object();
@@ -313,7 +308,8 @@ pub fn change(
     let again = again.dir();
     let still = again.key_object().map_err(told)?;
     let same = again.object() == dir.object() && still.is_some_and(|now| now == k);
-    if !same || is_locked(&again).map_err(told)? || again.origin().map_err(told)?.is_some() {
+    if !same || values::is_locked(&again).map_err(told)? || again.origin().map_err(told)?.is_some()
+    {
         return Err(changed_meanwhile(dataset));
     }
     entry

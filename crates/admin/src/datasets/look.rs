@@ -1,57 +1,20 @@
 //! Requests that look at datasets: the bytes of volumes, holds, space by owner, background activity.
 
 use crate::datasets::rights;
-use crate::datasets::{self, get, Answer};
+use crate::datasets::{self, objsets, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{Activity, Answer as Found, ApiError, DatasetKind, Hold, Peer, SpaceRow, Whose};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
-use dmu::{Dnode, Objset};
 use dsl::Dataset;
-use pool::Pool;
+use pool::Volume;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use zap::Zap;
-
-/// The bytes of a volume, or of a snapshot of one.
-struct Volume {
-    dnode: Arc<Dnode>,
-    /// Dnodes do not keep their object set.
-    _os: Arc<Objset>,
-    /// Bytes.
-    size: u64,
-}
-
-impl Volume {
-    /// What is not open is read as it is on disk.
-    fn open(pool: &Pool, ds: &Dataset) -> Result<Volume> {
-        let os = get::look_into_pool(pool, ds)?;
-        if os.os_type() != disk::os_type::ZVOL {
-            return Err(Kind::NotFound.into());
-        }
-        Ok(Volume {
-            size: Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0),
-            dnode: os.hold(1)?,
-            _os: os,
-        })
-    }
-
-    /// Where data (or a hole) begins at or after `offset`; none: nowhere before the end.
-    fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        if offset >= self.size {
-            return Ok(None);
-        }
-        match self.dnode.seek(offset, data)? {
-            Some(at) if at < self.size => Ok(Some(at.max(offset))),
-            _ if data => Ok(None),
-            _ => Ok(Some(self.size)),
-        }
-    }
-}
 
 /// Bytes of a volume read at a time.
 const PIECE: u64 = 1 << 20;
@@ -69,7 +32,10 @@ pub fn read_volume(
     let entry = datasets::entry_of(admin, name)?;
     let gate = entry.pass().map_err(errors::answer)?;
     let ds = datasets::find(&entry, name)?;
-    if !datasets::objset_type(&entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL) {
+    if !entry
+        .objset_type(&ds)
+        .is_ok_and(|t| t == disk::os_type::ZVOL)
+    {
         return Err(ApiError::reason(
             Kind::Invalid,
             "operation not applicable to datasets of this type",
@@ -78,9 +44,10 @@ pub fn read_volume(
     let Some(mut file) = file else {
         return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
     };
-    let volume = Volume::open(&entry.pool, &ds).map_err(|e| datasets::plain(e, name))?;
-    let from = offset.min(volume.size);
-    let end = length.map_or(volume.size, |l| from.saturating_add(l).min(volume.size));
+    let volume = objsets::look_into_pool(&entry.pool, &ds).and_then(Volume::new);
+    let volume = volume.map_err(|e| datasets::plain(e, name))?;
+    let from = offset.min(volume.size());
+    let end = length.map_or(volume.size(), |l| from.saturating_add(l).min(volume.size()));
     drop(gate);
     let r = copy(&entry, &volume, from, end, &mut file, cancelled);
     r.map_err(|e| datasets::plain(e, name))
@@ -132,7 +99,7 @@ fn copy(
         let n = hole.saturating_sub(at).clamp(1, PIECE);
         piece.clear();
         let put = &mut |b: &base::Block, r: std::ops::Range<usize>| piece.extend_from_slice(&b[r]);
-        volume.dnode.read_blocks(at, n as usize, put)?;
+        volume.read(at, n as usize, put)?;
         drop(gate);
         file.write_all(&piece)?;
         at += n;
@@ -148,7 +115,7 @@ pub fn holds(admin: &Arc<Admin>, names: &[String], recursive: bool) -> Answer<Fo
     let mut out = Found::default();
     for name in names {
         if let Err(e) = holds_of(admin, name, recursive, &mut out.found) {
-            out.failed.push((name.clone(), errors::finish(e)));
+            out.failed.push((name.clone(), e));
         }
     }
     Ok(out)
@@ -238,7 +205,9 @@ pub fn space(admin: &Arc<Admin>, peer: Peer, name: &str, who: &[Whose]) -> Answe
         DatasetKind::Filesystem => true,
         _ => {
             ds.is_snapshot()
-                && datasets::objset_type(&entry, &ds).is_ok_and(|t| t != disk::os_type::ZVOL)
+                && entry
+                    .objset_type(&ds)
+                    .is_ok_and(|t| t != disk::os_type::ZVOL)
         }
     };
     if !of_files {
@@ -258,7 +227,7 @@ pub fn space(admin: &Arc<Admin>, peer: Peer, name: &str, who: &[Whose]) -> Answe
 }
 
 fn space_of(entry: &PoolEntry, ds: &Arc<Dataset>, who: Whose) -> Result<Vec<SpaceRow>> {
-    let os = get::look_into(entry, ds)?;
+    let os = objsets::look_into(entry, ds)?;
     let (object, i) = match who {
         Whose::User => (dmu::USERUSED_OBJECT, 0),
         Whose::Group => (dmu::GROUPUSED_OBJECT, 1),

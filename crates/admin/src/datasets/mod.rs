@@ -1,5 +1,6 @@
 //! Operations on datasets, and helpers that they share.
 
+mod bookmarks;
 pub mod create;
 pub mod destroy;
 pub mod diff;
@@ -7,6 +8,7 @@ pub mod get;
 pub mod keys;
 pub mod look;
 pub mod mount;
+pub mod objsets;
 pub mod parse;
 pub mod permissions;
 pub mod props;
@@ -26,12 +28,10 @@ pub mod volumes;
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};
 use api::{ApiError, DatasetKind};
-use base::sync::MutexExt;
 use base::{Cause, Error, Kind, Result};
 pub use disk::names::pool_of;
-use disk::{os_type, BlkPtr};
+use disk::os_type;
 use dsl::{Dataset, Dir};
-use pool::Pool;
 use std::sync::Arc;
 use zap::Zap;
 
@@ -60,7 +60,7 @@ pub fn need_writable(entry: &PoolEntry) -> Answer<()> {
     if entry.pool.is_readonly() {
         return Err(ApiError::reason(Kind::ReadOnly, "pool is read-only"));
     }
-    crate::pools::not_suspended(entry)
+    crate::suspended::not_suspended(entry)
 }
 
 /// A dataset or snapshot, or `cannot open 'NAME': dataset does not exist`.
@@ -104,57 +104,11 @@ pub fn kind_of(entry: &PoolEntry, ds: &Dataset) -> DatasetKind {
     if entry.mounted(ds.object()).is_some() {
         return DatasetKind::Filesystem;
     }
-    match objset_type(entry, ds) {
+    match entry.objset_type(ds) {
         Ok(os_type::ZVOL) => DatasetKind::Volume,
         // What cannot be read can still be listed and destroyed.
         _ => DatasetKind::Filesystem,
     }
-}
-
-/// Type of a dataset's object set, without opening it.
-pub fn objset_type(entry: &PoolEntry, ds: &Dataset) -> Result<u64> {
-    let phys = ds.phys();
-    let types = || entry.names.types.acquire();
-    if let Some(t) = types().get(&phys.guid) {
-        return Ok(*t);
-    }
-    if phys.bp.is_hole() {
-        return Ok(os_type::ZFS);
-    }
-    // A snapshot is of the kind its head is of. Looking into each of ten thousand would be as many
-    // reads. If the head does not tell, the snapshot does.
-    let head = match ds.is_snapshot() {
-        true => ds.dir().head().ok().filter(|h| !h.phys().bp.is_hole()),
-        false => None,
-    };
-    let of_head = head.and_then(|h| objset_type(entry, &h).ok());
-    let t = match of_head {
-        Some(t) => t,
-        None => objset_type_in(&entry.pool, ds)?,
-    };
-    types().insert(phys.guid, t);
-    Ok(t)
-}
-
-/// The same, of a pool, asking its cache of blocks each time.
-pub fn objset_type_in(pool: &Pool, ds: &Dataset) -> Result<u64> {
-    match ds.phys().bp {
-        bp if bp.is_hole() => Ok(os_type::ZFS),
-        bp => Ok(read_objset(pool, ds, &bp)?.os_type),
-    }
-}
-
-/// The block a dataset begins with. The pool goes on meanwhile: the block may be replaced and, much
-/// later, overwritten, so a failure is tried again with the pointer of then.
-fn read_objset(pool: &Pool, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
-    let read = |bp: &BlkPtr| {
-        let block = pool.zio.read(bp)?;
-        disk::objset::ObjsetPhys::decode(&block)
-    };
-    read(bp).or_else(|e| match ds.phys().bp {
-        now if now == *bp => Err(e),
-        now => read(&now),
-    })
 }
 
 /// A file system or volume and all below it, parents first. What goes away meanwhile is left out.

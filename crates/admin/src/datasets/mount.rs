@@ -88,9 +88,9 @@ pub fn mount(
     let files = match datasets::kind_of(&entry, &ds) {
         DatasetKind::Filesystem => true,
         // A snapshot of a volume has no files.
-        DatasetKind::Snapshot => {
-            datasets::objset_type(&entry, &ds).is_ok_and(|t| t != disk::os_type::ZVOL)
-        }
+        DatasetKind::Snapshot => entry
+            .objset_type(&ds)
+            .is_ok_and(|t| t != disk::os_type::ZVOL),
         _ => false,
     };
     if !files {
@@ -158,7 +158,9 @@ pub fn mount(
             ),
         );
     }
-    let (place, _) = values::mountpoint(admin, &entry, &ds).map_err(errors::answer)?;
+    let (place, _) = admin
+        .effective_mountpoint(&entry, &ds)
+        .map_err(errors::answer)?;
     let hint = format!("use 'zfs set mountpoint=PATH {dataset}' to give it a mount point");
     match place.as_str() {
         "legacy" => {
@@ -291,7 +293,7 @@ pub fn mount_all(
             });
             match r {
                 Ok(_) => batch.done.push(name),
-                Err(e) => batch.failed.push((name, errors::finish(e))),
+                Err(e) => batch.failed.push((name, e)),
             }
         }
         progress(Progress {
@@ -328,7 +330,7 @@ fn remount_all(
             }
             match remount(entry, &m, options, user) {
                 Ok(()) => batch.done.push(name),
-                Err(e) => batch.failed.push((name, errors::finish(e))),
+                Err(e) => batch.failed.push((name, e)),
             }
         }
     }
@@ -365,7 +367,7 @@ pub fn unmount(
     let (entry, ds) = found?;
     let _gate = entry.gate.acquire_read();
     // What is left to write would be waited for, with names locked.
-    crate::pools::not_suspended(&entry)?;
+    crate::suspended::not_suspended(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
     let Some(top) = entry.mounted(ds.object()) else {
@@ -391,7 +393,7 @@ pub fn unmount(
     )?;
     all.iter().try_for_each(|m| may_move(m, user))?;
     let down = take_down_kept(admin, &entry, &all, force)?;
-    Ok(crate::pools::unwritten(&down))
+    Ok(crate::mounts::unwritten(&down))
 }
 
 /// Whether a file system's mount point follows from that of `from` or of one above it.
@@ -433,7 +435,7 @@ pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
     for (entry, m) in todo {
         let _gate = entry.gate.acquire_read();
         // What is left to write would be waited for, with names locked.
-        let suspended = crate::pools::not_suspended(&entry);
+        let suspended = crate::suspended::not_suspended(&entry);
         let _names = suspended.is_ok().then(|| entry.names.write());
         // Permissions and mounts change under that lock only.
         if !entry

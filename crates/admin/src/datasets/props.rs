@@ -1,15 +1,16 @@
 //! Values and sources of the properties of one dataset, as `zfs get` shows them.
 
-use crate::datasets::create::Rules;
-use crate::datasets::{self, get};
+use crate::datasets;
+use crate::datasets::bookmarks::Bookmark;
+use crate::datasets::objsets::{look_into, master_of, Rules};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::values;
 use api::{DatasetKind, Prop, Source, Value};
 use base::Result;
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, Used, DIR_USED_BREAKDOWN};
 use disk::props::{self, Class, Kind, Pseudo, Store, Types, Who};
 use dsl::{Dataset, PropSource, PropValue};
+use pool::Volume;
 use std::cell::OnceCell;
 use std::sync::Arc;
 use zap::Zap;
@@ -82,7 +83,7 @@ impl<'a> View<'a> {
             DatasetKind::Bookmark => Types::BOOKMARK,
             DatasetKind::Snapshot => {
                 let of_heads = Types(Types::FILESYSTEM.0 | Types::VOLUME.0);
-                let head = match datasets::objset_type(self.entry, self.ds) {
+                let head = match self.entry.objset_type(self.ds) {
                     Ok(disk::os_type::ZVOL) => Types::VOLUME,
                     _ => Types::FILESYSTEM,
                 };
@@ -266,7 +267,7 @@ impl<'a> View<'a> {
     }
 
     fn mountpoint(&self) -> Result<Shown> {
-        let (path, _) = values::mountpoint(self.admin, self.entry, self.ds)?;
+        let (path, _) = self.admin.effective_mountpoint(self.entry, self.ds)?;
         let from = match self.ds.prop("mountpoint", true)? {
             Some((_, s)) => source(&s),
             None => Source::Default,
@@ -277,7 +278,7 @@ impl<'a> View<'a> {
     /// The object set; none if it cannot be opened.
     fn objset(&self) -> Option<&Arc<dmu::Objset>> {
         self.os
-            .get_or_init(|| get::look_into(self.entry, self.ds).ok())
+            .get_or_init(|| look_into(self.entry, self.ds).ok())
             .as_ref()
     }
 
@@ -285,9 +286,7 @@ impl<'a> View<'a> {
         // What cannot be read (damage, a key that is not loaded) has no value.
         *self.master.get_or_init(|| match self.kind {
             DatasetKind::Volume => None,
-            _ => get::master_of(self.objset()?)
-                .ok()
-                .filter(|m| m.version != 0),
+            _ => master_of(self.objset()?).ok().filter(|m| m.version != 0),
         })
     }
 
@@ -310,8 +309,8 @@ impl<'a> View<'a> {
         if os.os_type() != disk::os_type::ZVOL {
             return Ok(None);
         }
-        let size = Zap::new(&os.hold(2)?).get("size")?.unwrap_or(0);
-        Ok(Some((size, os.hold(1)?.info().block_size as u64)))
+        let volume = Volume::new(os.clone())?;
+        Ok(Some((volume.size(), volume.block_size())))
     }
 
     fn computed(&self, row: &'static props::Prop) -> Result<Shown> {
@@ -587,7 +586,7 @@ fn source(s: &PropSource) -> Source {
 }
 
 /// One property of a bookmark (data format §12).
-pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
+pub fn bookmark(full: &str, name: &str, mark: &Bookmark) -> Prop {
     let words = &mark.words;
     // Bookmarks that do not count what is freed have no sizes.
     let has_sizes = words.get(4).is_some_and(|flags| flags & 1 != 0);
@@ -613,7 +612,7 @@ pub fn bookmark(full: &str, name: &str, mark: &get::Bookmark) -> Prop {
 }
 
 /// All properties that bookmarks have and that `zfs get all` shows.
-pub fn bookmark_all(mark: &get::Bookmark) -> Vec<Prop> {
+pub fn bookmark_all(mark: &Bookmark) -> Vec<Prop> {
     props::DATASET
         .iter()
         .filter(|p| !p.hidden && p.types.contains(Types::BOOKMARK))

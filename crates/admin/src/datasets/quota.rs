@@ -16,14 +16,14 @@ use zap::Zap;
 /// A limit to be set; 0 takes it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    place: Place,
+    key: LimitKey,
     objects: bool,
     who: Who,
     limit: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum LimitKey {
     /// Of one id: the map's name in the master node, and the key in it.
     Map(&'static str, String),
     /// Of everybody without one of their own: an entry of the master node.
@@ -57,17 +57,17 @@ pub fn parse(name: &str, text: &str, kind: DatasetKind) -> Answer<Option<Quota>>
         },
     };
     let i = who as usize + if objects { 3 } else { 0 };
-    let place = match id {
-        None => Place::Default(DEFAULTS[i]),
+    let key = match id {
+        None => LimitKey::Default(DEFAULTS[i]),
         Some(id) => {
             let word = ["user", "group", "project"][who as usize];
             let number = crate::datasets::props::id_of(who, id)
                 .ok_or_else(|| invalid(format!("there is no {word} '{id}'")))?;
-            Place::Map(zpl::QUOTA_NAMES[i], zap::hex_key(number))
+            LimitKey::Map(zpl::QUOTA_NAMES[i], zap::hex_key(number))
         }
     };
     Ok(Some(Quota {
-        place,
+        key,
         objects,
         who,
         limit,
@@ -94,10 +94,10 @@ pub fn check(entry: &PoolEntry, ds: &Arc<Dataset>, list: &[Quota]) -> Answer<()>
     if list.is_empty() {
         return Ok(());
     }
-    let os_flags = crate::datasets::get::look_into(entry, ds)
+    let os_flags = crate::datasets::objsets::look_into(entry, ds)
         .map_err(errors::answer)?
         .os_flags();
-    let version = crate::datasets::get::master(entry, ds)
+    let version = crate::datasets::objsets::master(entry, ds)
         .map_err(errors::answer)?
         .version;
     use disk::objset::{PROJECTQUOTA_COMPLETE, USERACCT_COMPLETE, USEROBJACCT_COMPLETE};
@@ -142,10 +142,10 @@ pub fn put(os: &Arc<Objset>, tx: &Tx, list: &[Quota]) -> Result<()> {
     let master = os.hold(zpl::MASTER_NODE)?;
     let node = Zap::new(&master);
     for q in list {
-        match (&q.place, q.limit) {
-            (Place::Default(name), 0) => drop(node.remove_if(tx, *name)?),
-            (Place::Default(name), n) => node.update_u64(tx, *name, n)?,
-            (Place::Map(name, key), n) => zpl::set_quota(os, tx, name, key, n)?,
+        match (&q.key, q.limit) {
+            (LimitKey::Default(name), 0) => drop(node.remove_if(tx, *name)?),
+            (LimitKey::Default(name), n) => node.update_u64(tx, *name, n)?,
+            (LimitKey::Map(name, key), n) => zpl::set_quota(os, tx, name, key, n)?,
         }
     }
     Ok(())
@@ -179,13 +179,13 @@ mod tests {
     fn assignments() {
         let fs = DatasetKind::Filesystem;
         let q = parse("userquota@12", "1M", fs).unwrap().unwrap();
-        assert_eq!(q.place, Place::Map("userquota@", "c".into()));
+        assert_eq!(q.key, LimitKey::Map("userquota@", "c".into()));
         assert_eq!((q.limit, q.objects), (1 << 20, false));
         let q = parse("projectobjquota@16", "none", fs).unwrap().unwrap();
-        assert_eq!(q.place, Place::Map("projectobjquota@", "10".into()));
+        assert_eq!(q.key, LimitKey::Map("projectobjquota@", "10".into()));
         assert_eq!((q.limit, q.objects, q.who), (0, true, Who::Project));
         let q = parse("defaultgroupobjquota", "5", fs).unwrap().unwrap();
-        assert_eq!(q.place, Place::Default("defaultgroupobjquota"));
+        assert_eq!(q.key, LimitKey::Default("defaultgroupobjquota"));
         assert!(parse("quota", "1M", fs).unwrap().is_none());
         assert!(parse("userused@1", "1M", fs).unwrap().is_none());
         assert!(parse("userquota@1", "0", fs).is_err());

@@ -191,7 +191,7 @@ fn checked(
 }
 
 fn shape(entry: &PoolEntry, ds: &Dataset) -> Result<volumes::Shape> {
-    volumes::shape(&crate::datasets::get::look_into(entry, ds)?)
+    volumes::shape(&crate::datasets::objsets::look_into(entry, ds)?)
 }
 
 /// What is reserved for a volume follows its size if it was what the old size asks for; `auto` is what the size asks for.

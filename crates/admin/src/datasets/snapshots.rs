@@ -446,7 +446,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         version: entry.pool.version(),
         enabled: &enabled,
     };
-    let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
+    let volume = entry.objset_type(&origin).is_ok_and(|t| t == os_type::ZVOL);
     let new = NewFs::of_clone(volume, &allowed, &r.props)?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
@@ -523,7 +523,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         let mounted = datasets::find_anyway(&entry, n)
             .and_then(|ds| mount::mount_new(admin, &entry, &ds, peer));
         if let Err(e) = mounted {
-            created.mount_failed = Some(errors::finish(e));
+            created.mount_failed = Some(e);
             break;
         }
     }

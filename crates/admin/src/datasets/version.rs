@@ -22,7 +22,7 @@ pub fn asked(entry: &PoolEntry, ds: &Arc<Dataset>, text: &str) -> Answer<Option<
         enabled: &|guid| entry.pool.dsl.features().is_enabled(guid),
     };
     let (_, value) = parse::parse(&allowed, "version", text, ty, false)?;
-    let now = datasets::get::master(entry, ds)
+    let now = datasets::objsets::master(entry, ds)
         .map_err(errors::answer)?
         .version;
     match value.int() {

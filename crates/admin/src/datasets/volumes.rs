@@ -6,18 +6,15 @@ use crate::datasets::Answer;
 use crate::errors;
 use api::ApiError;
 use base::{bail, Kind, Result};
+use disk::volume::{DATA, PROPS, SIZE};
 use disk::{props, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use dsl::Dataset;
-use pool::Pool;
+use pool::{Pool, Volume};
 use std::sync::Arc;
 use vdev::VdevKind;
 use zap::Zap;
 
-/// Object with the bytes.
-const DATA: u64 = 1;
-/// Object with the size.
-const FACTS: u64 = 2;
 /// Bytes of an indirect block, which the reckoning of metadata assumes.
 const INDIRECT: u64 = 128 << 10;
 /// Block pointers in one.
@@ -95,22 +92,24 @@ pub fn create(os: &Arc<Objset>, tx: &Tx, shape: Shape) -> Result<()> {
         block_size: shape.block as usize,
         ..NewObject::default()
     };
-    let facts = NewObject {
+    let props = NewObject {
         obj_type: ObjType::ZVOL_PROP,
         ..NewObject::default()
     };
     os.claim(tx, DATA, &data)?;
-    let facts = os.claim(tx, FACTS, &facts)?;
-    let facts = Zap::new(&facts);
-    facts.create(tx, 0)?;
-    facts.add_u64(tx, "size", shape.size)
+    let props = os.claim(tx, PROPS, &props)?;
+    let props = Zap::new(&props);
+    props.create(tx, 0)?;
+    props.add_u64(tx, SIZE, shape.size)
 }
 
 /// Size and block size of a volume. Errors: its key is not loaded, what is on disk cannot be read.
 pub fn shape(os: &Arc<Objset>) -> Result<Shape> {
-    let size = Zap::new(&os.hold(FACTS)?).get("size")?.unwrap_or(0);
-    let block = os.hold(DATA)?.info().block_size as u64;
-    Ok(Shape { size, block })
+    let volume = Volume::new(os.clone())?;
+    Ok(Shape {
+        size: volume.size(),
+        block: volume.block_size(),
+    })
 }
 
 /// Checks a new size of a volume that has one already.
@@ -132,10 +131,10 @@ pub fn set_size(pool: &Pool, tx: &Tx, ds: &Arc<Dataset>, size: u64) -> Result<()
     if os.os_type() != disk::os_type::ZVOL {
         bail!(Invalid, "{} is not a volume", ds.full_name());
     }
-    let facts = os.hold(FACTS)?;
-    let facts = Zap::new(&facts);
-    let before = facts.get("size")?.unwrap_or(0);
-    facts.update_u64(tx, "size", size)?;
+    let props = os.hold(PROPS)?;
+    let props = Zap::new(&props);
+    let before = props.get(SIZE)?.unwrap_or(0);
+    props.update_u64(tx, SIZE, size)?;
     if size < before {
         let data: Arc<Dnode> = os.hold(DATA)?;
         data.free_range(tx, size, u64::MAX)?;

@@ -6,6 +6,7 @@
 //! way stay until the kernel gives them back, and the devices stay open, locked, until then; so
 //! nobody, this daemon or another, imports the pool before the last write has landed.
 
+use crate::abandoned::Abandoned;
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
 use api::ApiError;
@@ -15,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
-use vdev::Left;
 
 /// How long devices may complete nothing, transfers being under way, before a pool that is exported
 /// by force is abandoned. Writes count when all of a batch (32 MiB at most) has been written, and a
@@ -24,33 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(100);
 /// How long the mounts of an abandoned pool may take to go from their places.
 const UNMOUNT: Duration = Duration::from_secs(5);
-
-/// A pool that was abandoned.
-pub struct Abandoned {
-    /// Its name.
-    pub name: String,
-    /// Its guid.
-    pub guid: u64,
-    devices: Vec<Left>,
-}
-
-impl Abandoned {
-    fn busy(&self) -> impl Iterator<Item = &str> {
-        let busy = self.devices.iter().filter(|d| d.is_busy());
-        busy.map(|d| d.path.as_str())
-    }
-
-    /// Why its devices cannot be used.
-    pub fn refusal(&self) -> String {
-        let devices: Vec<&str> = self.busy().collect();
-        format!(
-            "pool '{}' was exported by force while its devices did not answer, and transfers begun \
-             before are still under way on {}",
-            self.name,
-            devices.join(", ")
-        )
-    }
-}
 
 impl Admin {
     /// Pools that were abandoned and whose transfers are still under way.
@@ -104,7 +77,7 @@ pub fn export(
             }
             if one_at_a_time.is_none() && !force {
                 // Whoever holds it waits for the devices, too, and may do so for ever.
-                super::not_suspended(entry)?;
+                crate::suspended::not_suspended(entry)?;
             }
             if let Some(job) = one_at_a_time.as_ref().and_then(|_| job.take()) {
                 admin

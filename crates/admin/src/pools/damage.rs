@@ -3,10 +3,12 @@
 use crate::errors::answer;
 use crate::events;
 use crate::head::read_only_view;
-use crate::pools::{moved, not_suspended, of_sync, open, suspended};
+use crate::pools::{moved, open};
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::{not_suspended, of_sync, suspended};
 use api::{ApiError, ErrorScrub, Peer, PoolClear, Scan, ScanFunction, ScanState};
 use base::Kind;
+use disk::scan::{self, ErrorScrubState, Function};
 use pool::Pool;
 use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -52,22 +54,27 @@ pub fn files(entry: &Arc<PoolEntry>) -> Vec<String> {
     out
 }
 
+/// State of scans, removals and expansions.
+pub(super) fn scan_state(state: scan::ScanState) -> ScanState {
+    match state {
+        scan::ScanState::Scanning => ScanState::Scanning,
+        scan::ScanState::Finished => ScanState::Finished,
+        scan::ScanState::Canceled => ScanState::Canceled,
+        scan::ScanState::None | scan::ScanState::Unknown(_) => ScanState::None,
+    }
+}
+
 /// The newest scrub or resilver.
 pub fn scan(pool: &Pool) -> Option<Scan> {
     let p = pool.scan_progress().ok()??;
     let s = p.state;
     Some(Scan {
         function: match s.function {
-            1 => ScanFunction::Scrub,
-            2 => ScanFunction::Resilver,
+            Function::Scrub => ScanFunction::Scrub,
+            Function::Resilver => ScanFunction::Resilver,
             _ => return None,
         },
-        state: match s.state {
-            1 => ScanState::Scanning,
-            2 => ScanState::Finished,
-            3 => ScanState::Canceled,
-            _ => return None,
-        },
+        state: Some(scan_state(s.state)).filter(|s| *s != ScanState::None)?,
         start: s.start,
         end: s.end,
         to_examine: s.to_examine,
@@ -89,10 +96,10 @@ pub fn error_scrub(pool: &Pool) -> Option<ErrorScrub> {
     let s = pool.error_scrub().ok()??;
     Some(ErrorScrub {
         state: match s.state {
-            4 => ScanState::Scanning,
-            2 => ScanState::Finished,
-            3 => ScanState::Canceled,
-            _ => return None,
+            ErrorScrubState::Scanning => ScanState::Scanning,
+            ErrorScrubState::Finished => ScanState::Finished,
+            ErrorScrubState::Canceled => ScanState::Canceled,
+            ErrorScrubState::None | ErrorScrubState::Unknown(_) => return None,
         },
         paused: s.paused,
         start: s.start,

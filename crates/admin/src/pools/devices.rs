@@ -3,9 +3,10 @@
 use crate::errors::answer;
 use crate::events::{of_vdev, SYSEVENT};
 use crate::pools::create::{check_devices, label_objection, wishes, Objection, Wish};
-use crate::pools::{moved, not_suspended, of_sync, open};
+use crate::pools::{moved, open};
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::{not_suspended, of_sync};
 use crate::Answer;
 use api::{ApiError, DeviceAttach, Peer, PoolAdd};
 use base::sync::ReadGuard;

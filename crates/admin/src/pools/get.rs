@@ -1,10 +1,9 @@
 //! `zpool list`, `get` and `status`: properties, features, state and vdev trees of pools.
 
-use crate::cache::Absent;
 use crate::compat::{self, Set};
 use crate::pools::damage;
 use crate::pools::tree::{aux_rows, expandable, imported_state, Look};
-use crate::registry::{Admin, PoolEntry};
+use crate::registry::{Absent, Admin, PoolEntry};
 use api::{
     Answer, ApiError, PoolFacts, PoolGet, Prop, ScanState, Select, Source, Value, VdevState,
 };
@@ -13,6 +12,7 @@ use base::{Kind, Result, Txg};
 use disk::feature::guid;
 use disk::feature::{self, Feature};
 use disk::props::{self, PoolProp, POOL};
+use disk::scan::RebuildState;
 use dsl::{Features, PropValue};
 use env::Access;
 use pool::Pool;
@@ -116,21 +116,11 @@ fn being_filled(pool: &Pool) -> Option<(Txg, Txg)> {
     txgs.filter(|_| !pool.is_readonly())
 }
 
-/// State of scans, removals and expansions by its number on disk.
-fn scan_state(n: u64) -> ScanState {
-    match n {
-        1 => ScanState::Scanning,
-        2 => ScanState::Finished,
-        3 => ScanState::Canceled,
-        _ => ScanState::None,
-    }
-}
-
 /// The newest removal; one whose record cannot be read is not shown.
 fn removal(pool: &Pool) -> Option<api::Removal> {
     let r = pool.removal().ok()??;
     Some(api::Removal {
-        state: scan_state(r.state),
+        state: damage::scan_state(r.state),
         vdev: r.vdev.unwrap_or(u64::MAX),
         start: r.start,
         end: r.end,
@@ -157,7 +147,7 @@ fn expansion(pool: &Pool, space: &Stats) -> Option<api::Expansion> {
     let e = pool.expansion().ok()??;
     let used = space.vdevs.iter().find(|s| s.id == e.vdev);
     Some(api::Expansion {
-        state: scan_state(e.state),
+        state: damage::scan_state(e.state),
         vdev: e.vdev,
         start: e.start,
         end: e.end,
@@ -166,14 +156,14 @@ fn expansion(pool: &Pool, space: &Stats) -> Option<api::Expansion> {
     })
 }
 
-/// A sequential rebuild, whose states have numbers of their own.
+/// A sequential rebuild.
 fn rebuild(r: &pool::Rebuild) -> api::Rebuild {
     api::Rebuild {
         state: match r.state {
-            1 => ScanState::Scanning,
-            2 => ScanState::Canceled,
-            3 => ScanState::Finished,
-            _ => ScanState::None,
+            RebuildState::Active => ScanState::Scanning,
+            RebuildState::Canceled => ScanState::Canceled,
+            RebuildState::Complete => ScanState::Finished,
+            RebuildState::None | RebuildState::Unknown(_) => ScanState::None,
         },
         vdev: r.vdev,
         start: r.start,

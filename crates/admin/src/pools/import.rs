@@ -1,13 +1,13 @@
 //! `zpool import`: finding pools on devices, and importing them.
 
+use crate::abandoned::Abandoned;
+use crate::activity::{self, is_foreign, Verdict};
 use crate::compat::Set;
 use crate::errors::answer;
-use crate::pools::abandon::Abandoned;
-use crate::pools::activity::{self, Verdict};
 use crate::pools::get::disabled_features;
 use crate::pools::tree::{aux_rows, class, Look};
 use crate::pools::{damage, set};
-use crate::registry::Admin;
+use crate::registry::{Absent, Admin};
 use crate::Answer;
 use crate::{cache, cancel, values};
 use api::{
@@ -154,11 +154,6 @@ fn cached(admin: &Admin, file: &str) -> Answer<(Vec<String>, Vec<u64>)> {
         }
     }
     Ok((out, guids))
-}
-
-/// Whether the labels say that another system has it.
-pub fn is_foreign(admin: &Admin, f: &PoolFound) -> bool {
-    f.state != key::STATE_EXPORTED && f.hostid != admin.env.host.hostid()
 }
 
 /// What would become of a pool if it were imported, as far as its labels and devices tell.
@@ -611,7 +606,7 @@ pub fn import(
     let name = ask.new_name.clone().unwrap_or_else(|| found.name.clone());
     disk::names::check_pool(&name, ask.new_name.is_some())
         .map_err(|why| sentence(Kind::Invalid, format!("cannot import '{name}': {why}")))?;
-    let unopened = |a: &cache::Absent| a.name == name && a.guid != found.guid;
+    let unopened = |a: &Absent| a.name == name && a.guid != found.guid;
     let exists = || {
         sentence(
             Kind::Exists,

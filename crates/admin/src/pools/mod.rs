@@ -1,7 +1,6 @@
 //! Operations on pools. Small ones are in this file.
 
 pub mod abandon;
-pub mod activity;
 pub mod agent;
 pub mod create;
 pub mod damage;
@@ -15,9 +14,9 @@ mod tree;
 pub mod upgrade;
 
 use crate::errors::answer;
-use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::streams::Way;
+use crate::suspended::{not_suspended, of_sync};
 use crate::Answer;
 use crate::{cancel, parallel};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer};
@@ -221,7 +220,7 @@ fn take_out(
     let mounts = entry.all_mounts();
     unmount_all(admin, entry, way.force)?;
     ours()?;
-    let unwritten = unwritten(&mounts);
+    let unwritten = crate::mounts::unwritten(&mounts);
     let mut told = None;
     let mut lost = |e: Error| match let_go && entry.pool.stopped().is_some() {
         true => {
@@ -285,48 +284,6 @@ fn what_is_lost(entry: &PoolEntry) -> String {
          them in memory, could not be written and are lost.",
         base::sizes::nice(bytes, true)
     )
-}
-
-/// The pool is suspended: what is so, and what to do about it.
-pub fn suspended(pool: &pool::Pool, why: &Error) -> ApiError {
-    let name = pool.name();
-    let (state, hint) = match pool.stopped() {
-        None => (
-            "pool I/O is currently suspended",
-            format!(
-                "Nothing is lost so far. See to it that its devices can be written; then 'zpool \
-                 clear {name}' lets it go on. 'zpool export -f {name}' lets it go without what is not \
-                 on its devices."
-            ),
-        ),
-        Some(_) => (
-            "the pool is stopped",
-            format!(
-                "What is not on its devices is lost. 'zpool export -f {name}' lets it go; it can be \
-                 imported again then."
-            ),
-        ),
-    };
-    ApiError::reason(Kind::Suspended, format!("{state}: {why}")).hint(hint)
-}
-
-/// What was lost of files that were open when their file systems were unmounted by force.
-pub fn unwritten(mounts: &[Arc<Mounted>]) -> Option<String> {
-    let lines: Vec<String> = mounts.iter().filter_map(|m| m.mount.lost()).collect();
-    (!lines.is_empty()).then(|| lines.join("\n"))
-}
-
-/// Why a change or a txg was not to be had.
-pub(crate) fn of_sync(entry: &PoolEntry, e: Error) -> ApiError {
-    not_suspended(entry).err().unwrap_or_else(|| answer(e))
-}
-
-/// Refuses what a suspended pool cannot do.
-pub fn not_suspended(entry: &PoolEntry) -> Answer<()> {
-    match entry.pool.suspended() {
-        None => Ok(()),
-        Some(why) => Err(suspended(&entry.pool, &why)),
-    }
 }
 
 /// Unmounts every file system of a pool, children first; what refuses is named.

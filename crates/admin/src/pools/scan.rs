@@ -1,12 +1,14 @@
 //! `zpool scrub` and `resilver`.
 
 use crate::errors::answer;
-use crate::pools::{not_suspended, of_sync, open};
+use crate::pools::open;
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::{not_suspended, of_sync};
 use crate::Answer;
 use api::{Activity, ApiError, Peer, PoolScrub, ScrubAction};
 use base::{Kind, Txg};
 use disk::feature::guid;
+use disk::scan::{ErrorScrubState, Function, ScanState};
 use pool::{Pool, ScanRefusal, ScrubRange};
 use std::sync::Arc;
 
@@ -126,10 +128,11 @@ const DEFER: &str = guid::RESILVER_DEFER;
 /// What `zpool wait` is told of scans.
 pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
     let scan = pool.scan_progress().map_err(answer)?;
-    let live = scan.filter(|s| s.state.state == 1 && !pool.is_readonly());
+    let live = scan.filter(|s| s.state.state == ScanState::Scanning && !pool.is_readonly());
     let errors = pool.error_scrub().map_err(answer)?;
-    let errors = errors.filter(|e| e.state == 4 && !e.paused && !pool.is_readonly());
-    let of = |name: &str, function: u64, due: bool| {
+    let errors =
+        errors.filter(|e| e.state == ErrorScrubState::Scanning && !e.paused && !pool.is_readonly());
+    let of = |name: &str, function: Function, due: bool| {
         let running = live.filter(|s| s.state.function == function && !s.state.paused);
         let left = running.map_or(0, |s| {
             let total = s.state.to_examine.saturating_sub(s.state.skipped);
@@ -142,7 +145,7 @@ pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
         }
     };
     let due = !pool.is_readonly() && pool.is_resilvering();
-    let mut resilver = of("resilver", 2, due);
+    let mut resilver = of("resilver", Function::Resilver, due);
     resilver.remaining += pool.left_to_rebuild();
-    Ok([of("scrub", 1, errors.is_some()), resilver])
+    Ok([of("scrub", Function::Scrub, errors.is_some()), resilver])
 }

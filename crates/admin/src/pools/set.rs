@@ -2,9 +2,10 @@
 
 use crate::compat;
 use crate::errors::answer;
+use crate::pools::open;
 use crate::pools::upgrade::upgrade;
-use crate::pools::{not_suspended, open};
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::not_suspended;
 use crate::Answer;
 use api::{ApiError, Peer, Props};
 use base::sync::{MutexExt, RwLockExt};

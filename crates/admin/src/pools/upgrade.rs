@@ -2,8 +2,9 @@
 
 use crate::compat::{self, Set};
 use crate::errors::answer;
-use crate::pools::{get, not_suspended, of_sync, open, unmount_all};
+use crate::pools::{get, open, unmount_all};
 use crate::registry::{Admin, PoolEntry};
+use crate::suspended::{not_suspended, of_sync};
 use crate::Answer;
 use api::{ApiError, Peer, Upgraded};
 use base::sync::RwLockExt;

@@ -2,7 +2,8 @@
 //! `scan`), and the conditions of snapshots.
 
 use super::*;
-use crate::props::{PropChange, PropValue};
+use crate::props::PropChange;
+use crate::PropValue;
 use base::Kind;
 use dmu::Dnode;
 use zap::Value;
@@ -132,7 +133,7 @@ fn a_head_takes_over_the_place_of_what_was_received_for_it_in_a_scan() {
         let mut filled = None;
         p.sync_with(|p, tx| {
             let begin = ReceiveBegin {
-                place: Place::Existing(&a),
+                target: ReceiveTarget::Existing(&a),
                 base: Some(&s),
                 key: None,
                 raw: None,

@@ -6,13 +6,13 @@
 //! 2. The cursor on disk stays 0: after an import all that is still on record is visited, here and in OpenZFS.
 //! 3. It excludes a scrub, and a resilver ends it.
 
-use super::record::{CANCELED, FINISHED, PAUSED};
 use super::{ScanRefusal, Scans};
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{bail, Kind, Result, Txg};
+use disk::scan::{ErrorScrubState, Function, ERROR_SCRUB, ERROR_SCRUB_WORDS, PAUSED};
 use disk::BlkPtr;
 use dmu::{Damage, Tx};
 use std::collections::VecDeque;
@@ -20,13 +20,6 @@ use std::sync::Arc;
 use zap::{Value, Zap};
 use zio::Scrubbed;
 
-/// Directory entry of the record.
-const ENTRY: &str = "error_scrub";
-/// Words of the record.
-const WORDS: usize = 9;
-/// Function and state of an error scrub under way.
-const ERRORSCRUB: u64 = 3;
-const ERRORSCRUBBING: u64 = 4;
 /// Entries that are scrubbed together.
 const BATCH: usize = 64;
 /// Times a block is looked up that was freed and allocated meanwhile.
@@ -34,9 +27,9 @@ const TRIES: u32 = 8;
 
 /// The newest error scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ErrorScrubState {
-    /// 4 running, 2 finished, 3 canceled.
-    pub state: u64,
+pub struct ErrorScrubRecord {
+    /// Whether it runs, and how it ended.
+    pub state: ErrorScrubState,
     /// Seconds since 1970.
     pub start: u64,
     /// Seconds since 1970; 0 while it runs.
@@ -51,11 +44,11 @@ pub struct ErrorScrubState {
     pub paused: bool,
 }
 
-impl ErrorScrubState {
-    fn of(words: &[u64]) -> ErrorScrubState {
+impl ErrorScrubRecord {
+    fn of(words: &[u64]) -> ErrorScrubRecord {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
-        ErrorScrubState {
-            state: w(1),
+        ErrorScrubRecord {
+            state: ErrorScrubState::new(w(1)),
             start: w(3),
             end: w(4),
             to_examine: w(5),
@@ -66,11 +59,11 @@ impl ErrorScrubState {
     }
 
     /// The record, with a cursor at the beginning of the log.
-    fn words(&self) -> [u64; WORDS] {
+    fn words(&self) -> [u64; ERROR_SCRUB_WORDS] {
         let flags = if self.paused { PAUSED } else { 0 };
         [
-            ERRORSCRUB,
-            self.state,
+            Function::ErrorScrub.number(),
+            self.state.number(),
             0,
             self.start,
             self.end,
@@ -85,7 +78,7 @@ impl ErrorScrubState {
 /// An error scrub under way.
 #[derive(Default)]
 pub(super) struct Errors {
-    state: ErrorScrubState,
+    state: ErrorScrubRecord,
     /// What is to be looked at, with how often that was tried.
     todo: VecDeque<(Damage, u32)>,
     /// Whole or gone since the last step.
@@ -140,24 +133,27 @@ impl Pool {
     ///
     /// # Errors
     /// Those of reading the record.
-    pub fn error_scrub(&self) -> Result<Option<ErrorScrubState>> {
+    pub fn error_scrub(&self) -> Result<Option<ErrorScrubRecord>> {
         if let Some(e) = self.scans.errors.acquire().as_ref() {
             return Ok(Some(e.state));
         }
         let dir = self.mos.hold(1)?;
-        let words = Zap::new(&dir).get_value(ENTRY)?.map(|v| v.ints());
-        let state = words.map(|w| ErrorScrubState::of(&w));
-        Ok(state.filter(|s| s.state != 0))
+        let words = Zap::new(&dir).get_value(ERROR_SCRUB)?.map(|v| v.ints());
+        let state = words.map(|w| ErrorScrubRecord::of(&w));
+        Ok(state.filter(|s| s.state != ErrorScrubState::None))
     }
 
-    fn store_error_scrub(&self, tx: &Tx, state: &ErrorScrubState) -> Result<()> {
+    fn store_error_scrub(&self, tx: &Tx, state: &ErrorScrubRecord) -> Result<()> {
         let dir = self.mos.hold(1)?;
-        Zap::new(&dir).update(tx, ENTRY, &Value::u64s(&state.words()))
+        Zap::new(&dir).update(tx, ERROR_SCRUB, &Value::u64s(&state.words()))
     }
 
     /// Goes on with the error scrub that the record on disk describes, when the pool is opened for writing.
     pub(super) fn load_error_scrub(&self) -> Result<()> {
-        let Some(mut state) = self.error_scrub()?.filter(|s| s.state == ERRORSCRUBBING) else {
+        let Some(mut state) = self
+            .error_scrub()?
+            .filter(|s| s.state == ErrorScrubState::Scanning)
+        else {
             return Ok(());
         };
         let todo = self.errors_to_scrub();
@@ -214,11 +210,11 @@ impl Pool {
                         if todo.is_empty() {
                             return Ok(Err(ScanRefusal::NoErrors));
                         }
-                        let state = ErrorScrubState {
-                            state: ERRORSCRUBBING,
+                        let state = ErrorScrubRecord {
+                            state: ErrorScrubState::Scanning,
                             start: pool.seconds(),
                             to_examine: todo.len() as u64,
-                            ..ErrorScrubState::default()
+                            ..ErrorScrubRecord::default()
                         };
                         pool.store_error_scrub(tx, &state)?;
                         pool.notice(Scanning::ErrorScrub, Turned::Started);
@@ -255,7 +251,7 @@ impl Pool {
     }
 
     /// In syncing context: ends the error scrub under way; false: there is none.
-    pub(super) fn stop_errors(&self, tx: &Tx, state: u64) -> Result<bool> {
+    pub(super) fn stop_errors(&self, tx: &Tx, state: ErrorScrubState) -> Result<bool> {
         let Some(mut e) = self.scans.errors.acquire().take() else {
             return Ok(false);
         };
@@ -265,7 +261,7 @@ impl Pool {
         e.state.paused = false;
         self.store_error_scrub(tx, &e.state)?;
         let (event, turned) = match state {
-            FINISHED => ("error scrub done", Turned::Finished),
+            ErrorScrubState::Finished => ("error scrub done", Turned::Finished),
             _ => ("error scrub cancelled", Turned::Aborted),
         };
         self.notice(Scanning::ErrorScrub, turned);
@@ -275,7 +271,7 @@ impl Pool {
 
     /// In syncing context: ends the error scrub because a resilver begins.
     pub(super) fn cancel_errors(&self, tx: &Tx) -> Result<()> {
-        self.stop_errors(tx, CANCELED).map(drop)
+        self.stop_errors(tx, ErrorScrubState::Canceled).map(drop)
     }
 
     /// Whether an error scrub is under way: why something else may not begin.
@@ -303,7 +299,7 @@ impl Pool {
         };
         self.remove_errors(tx, &healed)?;
         if done {
-            self.stop_errors(tx, FINISHED)?;
+            self.stop_errors(tx, ErrorScrubState::Finished)?;
             return Ok(Step::More);
         }
         self.store_error_scrub(tx, &state)?;

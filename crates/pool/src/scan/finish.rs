@@ -2,12 +2,12 @@
 
 use super::hull;
 use super::live::Live;
-use super::record::{word, CANCELED, FINISHED};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{RangeSet, Result, Txg};
+use disk::scan::{word, ScanState, NO_DATASET};
 use dmu::Tx;
 use zap::Zap;
 
@@ -18,14 +18,15 @@ impl Pool {
         if queue != 0 {
             self.mos.free(tx, queue)?;
         }
-        l.words[word::STATE] = match complete {
-            true => FINISHED,
-            false => CANCELED,
+        let state = match complete {
+            true => ScanState::Finished,
+            false => ScanState::Canceled,
         };
+        l.words[word::STATE] = state.number();
         l.words[word::END] = self.seconds();
         l.words[word::FLAGS] = 0;
         let place = match complete {
-            true => [u64::MAX, 0, 0, 0],
+            true => [NO_DATASET, 0, 0, 0],
             false => l.place_words(),
         };
         l.words[word::BOOKMARK..word::BOOKMARK + 4].copy_from_slice(&place);

@@ -1,10 +1,10 @@
 //! The second phase of a scan: scrubbing the blocks of the queue, in order of offset.
 
 use super::queue::Waiting;
-use super::record::word;
 use crate::{Budget, Pool};
 use base::Txg;
 use disk::objset::ObjsetPhys;
+use disk::scan::word;
 use disk::BlkPtr;
 use std::collections::HashSet;
 use zio::Scrubbed;

@@ -1,12 +1,12 @@
 //! The job of scans: slices traverse and scrub, steps store how far the scan has come.
 
 use super::live::{Live, Visit};
-use super::record::{word, SCANNING};
-use super::Scans;
+use super::{ScanRecord, Scans};
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result, Txg};
+use disk::scan::{word, Function, ScanState, WORDS};
 use disk::ObjType;
 use dmu::Tx;
 use std::collections::BTreeMap;
@@ -208,8 +208,9 @@ impl Pool {
         let Some(words) = self.scan_words()? else {
             return Ok(());
         };
-        let known = words.len() >= super::record::WORDS;
-        if !known || words[word::STATE] != SCANNING || words[word::FUNCTION] > 2 {
+        let record = ScanRecord::of(&words);
+        let known = !matches!(record.function, Function::ErrorScrub | Function::Unknown(_));
+        if words.len() < WORDS || record.state != ScanState::Scanning || !known {
             return Ok(());
         }
         let mut queue = BTreeMap::new();

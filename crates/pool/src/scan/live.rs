@@ -1,14 +1,11 @@
 //! The position of a running scan in memory, which is ahead of the record on disk.
 
-use super::record::{word, VISIT_AGAIN};
 use base::{RangeSet, Txg};
+use disk::scan::{word, Function, NO_DATASET, PAUSED, VISIT_AGAIN};
 use disk::BlkPtr;
 use dsl::ScanChange;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use walk::Zbookmark;
-
-/// Object set of a bookmark that is in no dataset.
-const NOWHERE: u64 = u64::MAX;
 
 /// One object set to be walked, with its root as of the last step.
 #[derive(Clone)]
@@ -125,7 +122,7 @@ impl Live {
         let place = resume_at([b(0), b(1), b(2), b(3)]);
         let at = match b(0) {
             0 => At::Mos(place),
-            NOWHERE => At::Between,
+            NO_DATASET => At::Between,
             objset => At::Dataset(objset, place),
         };
         let mut live = Live::new(words, at, queue, now);
@@ -150,12 +147,12 @@ impl Live {
 
     /// Whether it waits for a user.
     pub fn is_paused(&self) -> bool {
-        self.words[word::FLAGS] & super::record::PAUSED != 0
+        self.words[word::FLAGS] & PAUSED != 0
     }
 
     /// Whether it is a resilver, not a scrub.
     pub fn is_resilver(&self) -> bool {
-        self.words[word::FUNCTION] == super::record::RESILVER
+        Function::new(self.words[word::FUNCTION]) == Function::Resilver
     }
 
     /// First (exclusive) and last (inclusive) txg of the blocks it visits.
@@ -178,7 +175,7 @@ impl Live {
             At::Mos(Some(p)) => [0, p.object, p.level as u64, p.blkid],
             At::Dataset(o, None) => [o, 0, 0, 0],
             At::Dataset(o, Some(p)) => [o, p.object, p.level as u64, p.blkid],
-            At::Between => [NOWHERE, 0, 0, 0],
+            At::Between => [NO_DATASET, 0, 0, 0],
         }
     }
 

@@ -37,11 +37,11 @@ mod request;
 mod visit;
 
 pub(crate) use errors::ErrorScrubJob;
-pub use errors::ErrorScrubState;
+pub use errors::ErrorScrubRecord;
 pub(crate) use job::ScanJob;
 pub(crate) use queue::BlockQueue;
 pub(crate) use rebuild::{RebuildJob, Rebuilds};
-pub use record::{Rebuild, ScanState};
+pub use record::{Rebuild, ScanRecord};
 pub use request::{ScanProgress, ScanRefusal, ScrubRange};
 
 use base::sync::MutexExt;

@@ -14,7 +14,7 @@
 //! Locks: `Rebuilds::live` is a leaf lock.
 
 use super::hull;
-use super::record::{Rebuild, SCRUB};
+use super::record::Rebuild;
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
@@ -23,47 +23,12 @@ use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::feature::guid;
 use disk::mos_keys::VDEV_REBUILD;
+use disk::scan::{rebuild_word as word, Function, RebuildState, REBUILD_WORDS as WORDS};
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::{keys, Vdev};
 use zap::{Value, Zap};
-
-/// Words of the record.
-const WORDS: usize = 12;
-
-/// What the words are.
-mod word {
-    /// One of the numbers below.
-    pub const STATE: usize = 0;
-    /// Everything before this byte of the vdev was copied.
-    pub const LAST: usize = 1;
-    /// Txg after which the copied blocks were born.
-    pub const MIN: usize = 2;
-    /// The new devices lack nothing from this txg on.
-    pub const MAX: usize = 3;
-    /// Seconds since 1970.
-    pub const START: usize = 4;
-    /// Seconds since 1970; 0 while it runs.
-    pub const END: usize = 5;
-    /// Milliseconds it ran.
-    pub const TIME: usize = 6;
-    /// Bytes of allocated ranges handled so far.
-    pub const SCANNED: usize = 7;
-    /// Those of them that a device lacked.
-    pub const ISSUED: usize = 8;
-    /// Bytes written.
-    pub const REBUILT: usize = 9;
-    /// Bytes allocated on the vdev when it began.
-    pub const ESTIMATE: usize = 10;
-    /// Ranges that could not be copied.
-    pub const ERRORS: usize = 11;
-}
-
-/// States.
-const ACTIVE: u64 = 1;
-const CANCELED: u64 = 2;
-const COMPLETE: u64 = 3;
 
 /// Bytes of a vdev that are copied together, unless its smallest piece is larger.
 const BATCH: u64 = 16 << 20;
@@ -227,7 +192,7 @@ impl Pool {
             self.features.activate(tx, guid::DEVICE_REBUILD, 1)?;
         }
         let mut words = [0; WORDS];
-        words[word::STATE] = ACTIVE;
+        words[word::STATE] = RebuildState::Active.number();
         words[word::MIN] = Txg::INITIAL.before(1).number();
         words[word::MAX] = max.number();
         words[word::START] = self.seconds();
@@ -285,7 +250,7 @@ impl Pool {
             let Some(words) = found.and_then(|w| <[u64; WORDS]>::try_from(w).ok()) else {
                 continue;
             };
-            if words[word::STATE] == ACTIVE {
+            if RebuildState::new(words[word::STATE]) == RebuildState::Active {
                 let live = Live::new(words, self.rebuilds.number(), now);
                 self.rebuilds.live().insert(top.id(), live);
                 self.tree.set_resilvering(true);
@@ -470,10 +435,11 @@ impl Pool {
         mut words: [u64; WORDS],
         complete: bool,
     ) -> Result<()> {
-        words[word::STATE] = match complete {
-            true => COMPLETE,
-            false => CANCELED,
+        let state = match complete {
+            true => RebuildState::Complete,
+            false => RebuildState::Canceled,
         };
+        words[word::STATE] = state.number();
         words[word::END] = self.seconds();
         self.store_rebuild(tx, top, &words)?;
         self.features.activate(tx, guid::DEVICE_REBUILD, -1)?;
@@ -501,7 +467,7 @@ impl Pool {
     fn scrub_what_was_rebuilt(&self, tx: &Tx) -> Result<()> {
         let idle = self.scans.live().is_none() && self.errors_refuse().is_none();
         match idle && self.due_resilver().is_none() {
-            true => self.begin_scan(tx, SCRUB, Txg::NONE, tx.txg()),
+            true => self.begin_scan(tx, Function::Scrub, Txg::NONE, tx.txg()),
             false => Ok(()),
         }
     }

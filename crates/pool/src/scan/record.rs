@@ -2,72 +2,19 @@
 
 use crate::Pool;
 use base::Result;
+use disk::mos_keys::VDEV_REBUILD;
+use disk::scan::{rebuild_word, word, Function, RebuildState, ScanState, PAUSED, SCAN};
 use dmu::Tx;
 use vdev::keys;
 use zap::{Value, Zap};
 
-/// Words of a record. A release of another system wrote one more, which is kept.
-pub(crate) const WORDS: usize = 24;
-
-/// Indices of the words (pool format §20.2).
-pub(crate) mod word {
-    /// Scrub or resilver.
-    pub const FUNCTION: usize = 0;
-    /// Running, finished or canceled.
-    pub const STATE: usize = 1;
-    /// MOS object with the datasets still to be visited.
-    pub const QUEUE: usize = 2;
-    /// Txg after which the scanned blocks were born.
-    pub const MIN: usize = 3;
-    /// Last txg in which they were born.
-    pub const MAX: usize = 4;
-    /// `MIN` for the dataset being visited.
-    pub const CUR_MIN: usize = 5;
-    /// `MAX` for the dataset being visited.
-    pub const CUR_MAX: usize = 6;
-    /// Seconds since 1970.
-    pub const START: usize = 7;
-    /// Seconds since 1970; 0 while it runs.
-    pub const END: usize = 8;
-    /// Bytes allocated when the scan began.
-    pub const TO_EXAMINE: usize = 9;
-    /// Bytes visited.
-    pub const EXAMINED: usize = 10;
-    /// Bytes visited that were not to be scrubbed.
-    pub const SKIPPED: usize = 11;
-    /// Bytes repaired.
-    pub const PROCESSED: usize = 12;
-    /// Blocks that could not be repaired.
-    pub const ERRORS: usize = 13;
-    /// Highest class of dedup entries that is scanned through the tables.
-    pub const DDT_CLASS_MAX: usize = 14;
-    /// Object set, object, level, block id.
-    pub const BOOKMARK: usize = 19;
-    /// [`VISIT_AGAIN`](super::VISIT_AGAIN) and [`PAUSED`](super::PAUSED).
-    pub const FLAGS: usize = 23;
-}
-
-/// Functions.
-pub(crate) const SCRUB: u64 = 1;
-pub(crate) const RESILVER: u64 = 2;
-
-/// States.
-pub(crate) const SCANNING: u64 = 1;
-pub(crate) const FINISHED: u64 = 2;
-pub(crate) const CANCELED: u64 = 3;
-
-/// Flag: the dataset of the bookmark is to be visited again from its beginning.
-pub(crate) const VISIT_AGAIN: u64 = 1;
-/// Flag: paused.
-pub(crate) const PAUSED: u64 = 2;
-
-/// The state as it is on disk.
+/// What the record of the newest scan says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanState {
-    /// 1 scrub, 2 resilver.
-    pub function: u64,
-    /// 1 running, 2 finished, 3 canceled.
-    pub state: u64,
+pub struct ScanRecord {
+    /// What it is for.
+    pub function: Function,
+    /// Whether it runs, and how it ended.
+    pub state: ScanState,
     /// Seconds since 1970.
     pub start: u64,
     /// Seconds since 1970; 0 while it runs.
@@ -86,20 +33,20 @@ pub struct ScanState {
     pub paused: bool,
 }
 
-impl ScanState {
-    pub(crate) fn of(words: &[u64]) -> ScanState {
+impl ScanRecord {
+    pub(crate) fn of(words: &[u64]) -> ScanRecord {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
-        ScanState {
-            function: w(0),
-            state: w(1),
-            start: w(7),
-            end: w(8),
-            to_examine: w(9),
-            examined: w(10),
-            skipped: w(11),
-            processed: w(12),
-            errors: w(13),
-            paused: w(23) & PAUSED != 0,
+        ScanRecord {
+            function: Function::new(w(word::FUNCTION)),
+            state: ScanState::new(w(word::STATE)),
+            start: w(word::START),
+            end: w(word::END),
+            to_examine: w(word::TO_EXAMINE),
+            examined: w(word::EXAMINED),
+            skipped: w(word::SKIPPED),
+            processed: w(word::PROCESSED),
+            errors: w(word::ERRORS),
+            paused: w(word::FLAGS) & PAUSED != 0,
         }
     }
 }
@@ -109,8 +56,8 @@ impl ScanState {
 pub struct Rebuild {
     /// Top-level vdev.
     pub vdev: u64,
-    /// 1 running, 2 canceled, 3 finished.
-    pub state: u64,
+    /// Whether it runs, and how it ended.
+    pub state: RebuildState,
     /// Seconds since 1970.
     pub start: u64,
     /// Seconds since 1970; 0 while it runs.
@@ -142,15 +89,15 @@ impl Rebuild {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
         Rebuild {
             vdev,
-            state: w(0),
-            start: w(4),
-            end: w(5),
-            time_ms: w(6),
-            scanned: w(7),
-            issued: w(8),
-            rebuilt: w(9),
-            estimate: w(10),
-            errors: w(11),
+            state: RebuildState::new(w(rebuild_word::STATE)),
+            start: w(rebuild_word::START),
+            end: w(rebuild_word::END),
+            time_ms: w(rebuild_word::TIME),
+            scanned: w(rebuild_word::SCANNED),
+            issued: w(rebuild_word::ISSUED),
+            rebuilt: w(rebuild_word::REBUILT),
+            estimate: w(rebuild_word::ESTIMATE),
+            errors: w(rebuild_word::ERRORS),
             ..Rebuild::default()
         }
     }
@@ -164,7 +111,8 @@ impl Pool {
         let read = |t: &std::sync::Arc<vdev::Vdev>| -> Option<Rebuild> {
             let live = self.live_rebuild(t.id());
             let stored = || Some(Rebuild::of(t.id(), &self.rebuild_words(t)?));
-            live.or_else(stored).filter(|r| r.state != 0)
+            live.or_else(stored)
+                .filter(|r| r.state != RebuildState::None)
         };
         tops.iter().filter_map(read).collect()
     }
@@ -173,27 +121,27 @@ impl Pool {
     pub(super) fn rebuild_words(&self, top: &vdev::Vdev) -> Option<Vec<u64>> {
         let zap = top.get_u64(keys::ZAP_TOP).filter(|z| *z != 0)?;
         let dn = self.mos.hold(zap).ok()?;
-        let words = Zap::new(&dn).get_value(disk::mos_keys::VDEV_REBUILD);
+        let words = Zap::new(&dn).get_value(VDEV_REBUILD);
         words.ok()?.map(|w| w.ints())
     }
 
     /// The newest scrub or resilver, if there ever was one.
-    pub fn scan_state(&self) -> Result<Option<ScanState>> {
+    pub fn scan_state(&self) -> Result<Option<ScanRecord>> {
         let words = self.scan_words()?;
         Ok(words
-            .map(|w| ScanState::of(&w))
-            .filter(|s| s.function != 0 && s.state != 0))
+            .map(|w| ScanRecord::of(&w))
+            .filter(|s| s.function != Function::None && s.state != ScanState::None))
     }
 
     /// The record of the newest scan as it is on disk.
     pub(crate) fn scan_words(&self) -> Result<Option<Vec<u64>>> {
         let dir = self.mos.hold(1)?;
-        Ok(Zap::new(&dir).get_value("scan")?.map(|v| v.ints()))
+        Ok(Zap::new(&dir).get_value(SCAN)?.map(|v| v.ints()))
     }
 
     /// Stores the record of the newest scan.
     pub(crate) fn store_scan(&self, tx: &Tx, words: &[u64]) -> Result<()> {
         let dir = self.mos.hold(1)?;
-        Zap::new(&dir).update(tx, "scan", &Value::u64s(words))
+        Zap::new(&dir).update(tx, SCAN, &Value::u64s(words))
     }
 }

@@ -1,12 +1,12 @@
 //! Starting, stopping and pausing scans; their progress for commands.
 
 use super::live::{At, Live};
-use super::record::{word, CANCELED, PAUSED, RESILVER, SCANNING, SCRUB, WORDS};
-use super::{hull, ScanState};
+use super::{hull, ScanRecord};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::{Result, Txg};
 use disk::feature::guid::RESILVER_DEFER;
+use disk::scan::{word, ErrorScrubState, Function, ScanState, PAUSED, WORDS};
 use dmu::Tx;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ pub enum ScanRefusal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanProgress {
     /// The record.
-    pub state: ScanState,
+    pub state: ScanRecord,
     /// Bytes of all passes whose copies were compared.
     pub issued: u64,
     /// The rest is of this pass: since the import, or since the scan began. Bytes.
@@ -90,7 +90,7 @@ impl Pool {
     pub fn scan_progress(&self) -> Result<Option<ScanProgress>> {
         if let Some(l) = self.scans.live().as_ref() {
             return Ok(Some(ScanProgress {
-                state: ScanState::of(&l.words),
+                state: ScanRecord::of(&l.words),
                 issued: l.pass.issued_before + l.pass.issued,
                 pass_examined: l.pass.examined,
                 pass_issued: l.pass.issued,
@@ -139,7 +139,7 @@ impl Pool {
                         return Ok(Err(ScanRefusal::Resilvering));
                     }
                     let (min, max) = range.txgs(tx.txg());
-                    pool.begin_scan(tx, SCRUB, min, max)?;
+                    pool.begin_scan(tx, Function::Scrub, min, max)?;
                 }
             }
             pool.log_in(tx, &command.0, command.1)?;
@@ -166,7 +166,7 @@ impl Pool {
         self.task(move |pool, tx| {
             match pool.take_scrub() {
                 Some(l) => pool.end_scan(tx, l, false)?,
-                None if pool.stop_errors(tx, CANCELED)? => {}
+                None if pool.stop_errors(tx, ErrorScrubState::Canceled)? => {}
                 None => return Ok(Err(ScanRefusal::NoScrub)),
             }
             pool.log_in(tx, &command.0, command.1)?;
@@ -340,7 +340,7 @@ impl Pool {
             }
         }
         self.scans.restart.store(false, Ordering::Release);
-        self.begin_scan(tx, RESILVER, first, end)?;
+        self.begin_scan(tx, Function::Resilver, first, end)?;
         Ok(false)
     }
 
@@ -383,10 +383,10 @@ impl Pool {
     }
 
     /// Begins a scan of the blocks born behind `min`, up to `max`.
-    pub(super) fn begin_scan(&self, tx: &Tx, function: u64, min: Txg, max: Txg) -> Result<()> {
+    pub(super) fn begin_scan(&self, tx: &Tx, function: Function, min: Txg, max: Txg) -> Result<()> {
         let mut words = vec![0; WORDS];
-        words[word::FUNCTION] = function;
-        words[word::STATE] = SCANNING;
+        words[word::FUNCTION] = function.number();
+        words[word::STATE] = ScanState::Scanning.number();
         words[word::MIN] = min.number();
         words[word::MAX] = max.number();
         words[word::START] = self.seconds();
@@ -398,10 +398,10 @@ impl Pool {
         self.log_internal(
             tx,
             "scan setup",
-            &format!("func={function} mintxg={min} maxtxg={max}"),
+            &format!("func={} mintxg={min} maxtxg={max}", function.number()),
         )?;
         self.cancel_errors(tx)?;
-        if function == RESILVER {
+        if function == Function::Resilver {
             self.forget_rebuilds(tx)?;
             self.end_deferral(tx)?;
         }
@@ -412,7 +412,7 @@ impl Pool {
         let all = self.tree.all();
         all.iter()
             .for_each(|v| v.stats.scan_bytes.store(0, Ordering::Relaxed));
-        self.tree.set_resilvering(function == RESILVER);
+        self.tree.set_resilvering(function == Function::Resilver);
         let mut live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
         live.begun = tx.txg();
         let mut place = self.scans.live();
@@ -420,7 +420,7 @@ impl Pool {
         self.store_place(tx, live)?;
         self.dirty_config();
         let what = match function {
-            RESILVER => Scanning::Resilver,
+            Function::Resilver => Scanning::Resilver,
             _ => Scanning::Scrub,
         };
         self.notice(what, Turned::Started);

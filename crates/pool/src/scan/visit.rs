@@ -2,10 +2,10 @@
 
 use super::live::{At, Live, Visit};
 use super::queue::Waiting;
-use super::record::word;
 use crate::{Budget, Pool};
 use base::{Kind, Result, Txg};
 use disk::objset::ObjsetPhys;
+use disk::scan::word;
 use disk::{BlkPtr, DnodePhys};
 use dmu::Damage;
 use std::collections::VecDeque;

@@ -2,6 +2,7 @@
 
 use crate::world::{finish, World};
 use base::Txg;
+use disk::scan::ScanState;
 use env_sim::{mem_env, ManualClock, MemDisk};
 use pool::{OpenOptions, Pool, ScanRefusal, ScrubRange};
 use sim::rig::{self, Layout};
@@ -112,7 +113,7 @@ fn a_scrub_between_dates_repairs_what_was_written_then() {
     d.w.pool.sync().unwrap();
     d.reopen();
     let s = finish(&d.w.pool);
-    assert_eq!((s.state, s.errors), (2, 0));
+    assert_eq!((s.state, s.errors), (ScanState::Finished, 0));
     assert_eq!(d.whole("b"), (30, 30));
     assert_eq!(d.whole("a"), (0, 30));
     assert_eq!(d.whole("c"), (0, 30));
@@ -122,7 +123,7 @@ fn a_scrub_between_dates_repairs_what_was_written_then() {
     let until = d.range(None, Some(35));
     assert!(until.after.is_none());
     d.w.pool.start_scrub(until, command()).unwrap().unwrap();
-    assert_eq!(finish(&d.w.pool).state, 2);
+    assert_eq!(finish(&d.w.pool).state, ScanState::Finished);
     assert_eq!(d.whole("a"), (30, 30));
     assert_eq!(d.whole("c"), (0, 30));
     assert_eq!(d.w.pool.last_scrubbed().unwrap(), until.through);
@@ -130,7 +131,7 @@ fn a_scrub_between_dates_repairs_what_was_written_then() {
     let since = d.range(Some(60), None);
     assert_eq!(since.through, None);
     d.w.pool.start_scrub(since, command()).unwrap().unwrap();
-    assert_eq!(finish(&d.w.pool).state, 2);
+    assert_eq!(finish(&d.w.pool).state, ScanState::Finished);
     assert_eq!(d.whole("c"), (30, 30));
     assert_eq!(d.w.pool.last_scrubbed().unwrap(), until.through);
     rig::walk(&d.w.pool).unwrap();

@@ -1,6 +1,7 @@
 //! Error scrubs.
 
 use crate::world::World;
+use disk::scan::{ErrorScrubState, Function, ScanState};
 use pool::{ScanRefusal, ScrubRange};
 use vdev::GroupKind;
 
@@ -16,11 +17,11 @@ fn places(w: &World, name: &str, blocks: &[usize]) -> Vec<u64> {
 }
 
 /// Writes txgs until the error scrub has ended.
-fn finish(w: &World) -> pool::ErrorScrubState {
+fn finish(w: &World) -> pool::ErrorScrubRecord {
     for _ in 0..200 {
         w.pool.sync().unwrap();
         match w.pool.error_scrub().unwrap() {
-            Some(s) if s.state != 4 => return s,
+            Some(s) if s.state != ErrorScrubState::Scanning => return s,
             _ => {}
         }
     }
@@ -63,7 +64,10 @@ fn an_error_scrub_takes_off_the_list_what_is_whole_or_gone_and_leaves_the_rest()
     let again = w.pool.start_error_scrub(command()).unwrap();
     assert_eq!(again, Err(ScanRefusal::ErrorScrubbing));
     let s = finish(&w);
-    assert_eq!((s.state, s.examined, s.to_examine, s.errors), (2, 3, 0, 1));
+    assert_eq!(
+        (s.state, s.examined, s.to_examine, s.errors),
+        (ErrorScrubState::Finished, 3, 0, 1)
+    );
     assert_eq!(w.pool.error_count(), Some(1));
     // The copy that was wrong was written anew from the one that is right.
     let healed: u64 = w.pool.tree.leaves()[0]
@@ -102,15 +106,21 @@ fn an_error_scrub_goes_on_after_a_crash_stays_paused_and_is_stopped() {
         w.pool.sync().unwrap();
     }
     let s = w.pool.error_scrub().unwrap().unwrap();
-    assert_eq!((s.state, s.paused), (4, true));
+    assert_eq!((s.state, s.paused), (ErrorScrubState::Scanning, true));
     w.pool.start_error_scrub(command()).unwrap().unwrap();
     w.reopen();
     let s = finish(&w);
-    assert_eq!((s.state, s.examined, s.errors), (2, 3, 1));
+    assert_eq!(
+        (s.state, s.examined, s.errors),
+        (ErrorScrubState::Finished, 3, 1)
+    );
     w.pool.start_error_scrub(command()).unwrap().unwrap();
     w.pool.pause_scrub(command()).unwrap().unwrap();
     w.pool.stop_scrub(command()).unwrap().unwrap();
-    assert_eq!(w.pool.error_scrub().unwrap().unwrap().state, 3);
+    assert_eq!(
+        w.pool.error_scrub().unwrap().unwrap().state,
+        ErrorScrubState::Canceled
+    );
     let none = w.pool.stop_scrub(command()).unwrap();
     assert_eq!(none, Err(ScanRefusal::NoScrub));
     assert_eq!(w.pool.error_count(), Some(1));
@@ -126,9 +136,15 @@ fn a_rebuild_ends_an_error_scrub_and_is_followed_by_a_scrub_of_everything() {
     w.pool
         .attach_sequentially(first, &dev(2), vdev::Attach::Mirror, None)
         .unwrap();
-    assert_eq!(w.pool.error_scrub().unwrap().unwrap().state, 3);
+    assert_eq!(
+        w.pool.error_scrub().unwrap().unwrap().state,
+        ErrorScrubState::Canceled
+    );
     rebuilt(&w.pool).unwrap();
     let s = w.finish();
-    assert_eq!((s.function, s.state, s.errors), (1, 2, 1));
+    assert_eq!(
+        (s.function, s.state, s.errors),
+        (Function::Scrub, ScanState::Finished, 1)
+    );
     assert_eq!(w.pool.error_count(), Some(1));
 }

@@ -3,6 +3,7 @@
 use crate::world::{finish, World};
 use base::{Kind, Result, Txg};
 use disk::feature::guid::DEVICE_REBUILD;
+use disk::scan::{Function, RebuildState, ScanState};
 use dsl::Features;
 use pool::{AttachRefusal, Pool, ScrubRange};
 use vdev::{keys, Attach, DevSpec, GroupKind, State, VdevKind};
@@ -61,7 +62,10 @@ fn a_rebuilt_side_stands_alone_and_is_scrubbed() {
     w.write("a", 30);
     rebuilt(&w.pool).unwrap();
     let r = w.pool.rebuilds()[0];
-    assert_eq!((r.state, r.errors, in_use(&w.pool)), (3, 0, 0));
+    assert_eq!(
+        (r.state, r.errors, in_use(&w.pool)),
+        (RebuildState::Complete, 0, 0)
+    );
     assert!(
         r.rebuilt > 0 && r.scanned >= r.issued && r.issued == r.rebuilt,
         "{r:?}"
@@ -71,7 +75,7 @@ fn a_rebuilt_side_stands_alone_and_is_scrubbed() {
     let s = w.finish();
     assert_eq!(
         (s.function, s.state, s.errors, s.processed),
-        (1, 2, 0, 0),
+        (Function::Scrub, ScanState::Finished, 0, 0),
         "a scrub follows"
     );
     assert_eq!(w.pool.tree.state().0, State::Healthy);
@@ -105,7 +109,10 @@ fn a_rebuild_goes_on_after_a_crash_and_an_export() {
         );
         assert!(cut < 6 || after.scanned > 0, "{after:?}");
         rebuilt(&w.pool).unwrap();
-        assert_eq!((w.pool.rebuilds()[0].state, in_use(&w.pool)), (3, 0));
+        assert_eq!(
+            (w.pool.rebuilds()[0].state, in_use(&w.pool)),
+            (RebuildState::Complete, 0)
+        );
         assert_eq!(w.finish().errors, 0);
         w.whole_on(&|i| i == 2);
     }
@@ -159,7 +166,10 @@ fn a_rebuild_without_anybody_to_fill_is_canceled() {
     (0..6).for_each(|_| sync(&w.pool));
     w.pool.detach(new).unwrap();
     rebuilt(&w.pool).unwrap();
-    assert_eq!((w.pool.rebuilds()[0].state, in_use(&w.pool)), (2, 0));
+    assert_eq!(
+        (w.pool.rebuilds()[0].state, in_use(&w.pool)),
+        (RebuildState::Canceled, 0)
+    );
     assert!(
         w.pool.scan_progress().unwrap().is_none(),
         "nothing to be scrubbed"
@@ -180,7 +190,7 @@ fn rebuilds_and_resilvers_exclude_each_other() {
         .unwrap();
     assert_eq!(
         w.pool.scan_state().unwrap().unwrap().state,
-        3,
+        ScanState::Canceled,
         "the scrub ends"
     );
     let refusal = |sequential| w.pool.attach_refusal(first, sequential).unwrap();
@@ -202,7 +212,7 @@ fn rebuilds_and_resilvers_exclude_each_other() {
     assert_eq!(refusal(true), Some(AttachRefusal::Resilvering));
     assert_eq!(refusal(false), None);
     let s = w.finish();
-    assert_eq!((s.function, s.errors), (2, 0));
+    assert_eq!((s.function, s.errors), (Function::Resilver, 0));
     assert!(w.pool.rebuilds().is_empty(), "the resilver is newer");
 
     let w = World::with_bench(GroupKind::Raidz { nparity: 1 }, 3, 1);
@@ -231,7 +241,11 @@ fn what_a_device_did_not_take_is_healed_after_the_rebuild() {
         w.pool.online(fresh.guid()).unwrap();
     }
     let s = finish(&w.pool);
-    assert_eq!((s.function, s.state), (2, 2), "{s:?}");
+    assert_eq!(
+        (s.function, s.state),
+        (Function::Resilver, ScanState::Finished),
+        "{s:?}"
+    );
     (0..4).for_each(|_| sync(&w.pool));
     w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
@@ -274,7 +288,7 @@ fn distributed(sequential: bool) {
     w.write("a", 20);
     rebuilt(&w.pool).unwrap();
     let s = w.finish();
-    assert_eq!((s.state, s.errors), (2, 0), "{s:?}");
+    assert_eq!((s.state, s.errors), (ScanState::Finished, 0), "{s:?}");
     (0..4).for_each(|_| sync(&w.pool));
     let spare = w.pool.tree.find(dspare(&w.pool)).unwrap();
     assert_eq!(
@@ -372,7 +386,10 @@ fn a_record_with_absurd_numbers_stops_no_rebuild() {
     w.reopen();
     assert_eq!(w.pool.left_to_rebuild(), 0);
     rebuilt(&w.pool).unwrap();
-    assert_eq!((w.pool.rebuilds()[0].state, in_use(&w.pool)), (3, 0));
+    assert_eq!(
+        (w.pool.rebuilds()[0].state, in_use(&w.pool)),
+        (RebuildState::Complete, 0)
+    );
     w.finish();
     w.whole_on(&|i| i == 2);
 }

@@ -1,6 +1,7 @@
 //! Resilvers.
 
 use crate::world::World;
+use disk::scan::{Function, ScanState};
 use std::sync::atomic::Ordering::Relaxed;
 use vdev::{GroupKind, State};
 
@@ -34,7 +35,10 @@ fn comes_back(kind: GroupKind, disks: usize) {
     }
     assert_eq!(w.pool.tree.state().0, State::Healthy, "it is being filled");
     let s = w.finish();
-    assert_eq!((s.function, s.state, s.errors), (2, 2, 0));
+    assert_eq!(
+        (s.function, s.state, s.errors),
+        (Function::Resilver, ScanState::Finished, 0)
+    );
     let given: Vec<u64> = w.pool.tree.leaves().iter().map(|l| scanned(l)).collect();
     assert_eq!(given.iter().sum::<u64>(), s.processed, "{given:?}");
     assert_eq!(given[1], s.processed, "{given:?}");

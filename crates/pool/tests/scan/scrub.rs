@@ -2,6 +2,7 @@
 
 use crate::world::{finish, World};
 use base::Txg;
+use disk::scan::{Function, ScanState};
 use pool::{ScanRefusal, ScrubRange};
 use sim::rig;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +35,10 @@ fn repairs(kind: GroupKind, disks: usize, spare: usize) {
         Err(ScanRefusal::Scrubbing)
     );
     let s = w.finish();
-    assert_eq!((s.function, s.state, s.errors), (1, 2, 0));
+    assert_eq!(
+        (s.function, s.state, s.errors),
+        (Function::Scrub, ScanState::Finished, 0)
+    );
     assert!(
         s.processed > 100 * 512 && s.examined > 0 && s.end >= s.start,
         "{s:?}"
@@ -78,7 +82,7 @@ fn what_cannot_be_repaired_is_counted_and_forgotten_when_it_is_gone() {
         .unwrap()
         .unwrap();
     let s = w.finish();
-    assert_eq!((s.state, s.errors), (2, 1));
+    assert_eq!((s.state, s.errors), (ScanState::Finished, 1));
     assert_eq!(w.pool.error_count(), Some(1));
     w.reopen();
     assert_eq!(w.pool.error_count(), Some(1));
@@ -111,7 +115,8 @@ fn a_scrub_that_is_cut_off_goes_on_and_a_paused_one_stays_paused() {
         .unwrap()
         .unwrap();
     let mut cuts = 0;
-    while w.pool.scan_progress().unwrap().unwrap().state.state == 1 && cuts < 500 {
+    while w.pool.scan_progress().unwrap().unwrap().state.state == ScanState::Scanning && cuts < 500
+    {
         w.pool.sync().unwrap();
         if cuts % 14 == 6 {
             w.pool.pause_scrub(command()).unwrap().unwrap();
@@ -133,7 +138,7 @@ fn a_scrub_that_is_cut_off_goes_on_and_a_paused_one_stays_paused() {
         cuts += 1;
     }
     assert!((20..500).contains(&cuts), "{cuts}");
-    assert_eq!(w.finish().state, 2);
+    assert_eq!(w.finish().state, ScanState::Finished);
     w.whole_on(&|i| i == 1);
 }
 
@@ -153,7 +158,7 @@ fn a_scrub_goes_on_over_changes_of_datasets() {
         .unwrap()
         .unwrap();
     let mut n = 0;
-    while w.pool.scan_progress().unwrap().unwrap().state.state == 1 {
+    while w.pool.scan_progress().unwrap().unwrap().state.state == ScanState::Scanning {
         match n {
             1 => w.destroy_snapshot("f0@s"),
             2 => w.snapshot("f3", "u"),
@@ -187,7 +192,10 @@ fn a_scrub_can_be_stopped() {
         .unwrap();
     w.pool.stop_scrub(command()).unwrap().unwrap();
     let s = w.finish();
-    assert_eq!((s.function, s.state), (1, 3));
+    assert_eq!(
+        (s.function, s.state),
+        (Function::Scrub, ScanState::Canceled)
+    );
     assert_eq!(
         w.pool.stop_scrub(command()).unwrap(),
         Err(ScanRefusal::NoScrub)
@@ -211,7 +219,10 @@ fn a_repair_that_cannot_be_written_is_on_the_list_of_what_a_device_lacks() {
     w.pool.start_scrub(all, command()).unwrap().unwrap();
     let s = w.finish();
     // It ends all the same, and no resilver takes its place.
-    assert_eq!((s.function, s.state, s.errors), (1, 2, 0));
+    assert_eq!(
+        (s.function, s.state, s.errors),
+        (Function::Scrub, ScanState::Finished, 0)
+    );
     assert!(!w.pool.is_resilvering());
     let lacks = |w: &World| {
         let leaves = w.pool.tree.leaves();
@@ -226,7 +237,7 @@ fn a_repair_that_cannot_be_written_is_on_the_list_of_what_a_device_lacks() {
     assert!(w.is_whole_on(&|i| i == 1).is_err());
     // The list is on disk; a device that takes the block gets it.
     w.reopen();
-    assert_eq!(w.finish().function, 2);
+    assert_eq!(w.finish().function, Function::Resilver);
     assert_eq!(lacks(&w), []);
     w.whole_on(&|i| i == 1);
 }

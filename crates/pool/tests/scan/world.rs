@@ -1,10 +1,11 @@
 //! A pool in memory with files to be scrubbed.
 
 use base::Txg;
+use disk::scan::ScanState;
 use disk::{BlkPtr, ObjType};
 use dsl::Dataset;
 use env_sim::MemDisk;
-use pool::{Pool, ScanState};
+use pool::{Pool, ScanRecord};
 use sim::rig::{self, Layout};
 use std::sync::Arc;
 use vdev::GroupKind;
@@ -175,7 +176,7 @@ impl World {
     }
 
     /// Writes txgs until no scan is under way; the record of the newest one.
-    pub fn finish(&self) -> ScanState {
+    pub fn finish(&self) -> ScanRecord {
         finish(&self.pool)
     }
 
@@ -196,11 +197,11 @@ impl World {
     }
 }
 
-pub fn finish(pool: &Pool) -> ScanState {
+pub fn finish(pool: &Pool) -> ScanRecord {
     for _ in 0..2000 {
         let scan = pool.scan_progress().unwrap().map(|s| s.state);
         match scan {
-            Some(s) if s.state != 1 => return s,
+            Some(s) if s.state != ScanState::Scanning => return s,
             _ => pool.sync().unwrap(),
         };
     }

@@ -62,8 +62,8 @@ impl World {
         let Some(pool) = self.pool().cloned() else {
             return Ok(Outcome::Nothing);
         };
-        let path = check::path(disk);
-        let known = |disk| pool.tree.find_by_name(&check::path(disk));
+        let path = rig::path(disk);
+        let known = |disk| pool.tree.find_by_name(&rig::path(disk));
         let found = known(disk).map(|v| v.guid());
         let beside = pool.tree.tops().first().map(|t| t.leaves());
         let beside = beside.into_iter().flatten().find(|l| l.state().usable());

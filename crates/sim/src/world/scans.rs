@@ -5,6 +5,7 @@ use crate::check;
 use crate::op::{Fault, Scan};
 use base::sync::MutexExt;
 use base::{Kind, Result};
+use disk::scan::{Function, RebuildState, ScanState};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -94,7 +95,7 @@ impl World {
         let pos = self.pos();
         self.oracle.ack_all(pos);
         let newest = pool.scan_progress().map_err(text)?.map(|s| s.state);
-        let Some(scan) = newest.filter(|s| s.state == 2) else {
+        let Some(scan) = newest.filter(|s| s.state == ScanState::Finished) else {
             return Ok(Outcome::Nothing);
         };
         let never = self.counts.faults == 0;
@@ -104,12 +105,17 @@ impl World {
         let rebuilt = pool
             .rebuilds()
             .iter()
-            .any(|r| r.state == 3 && r.errors == 0);
-        if rebuilt && !self.content.failed && scan.function == 1 && scan.processed > 0 {
+            .any(|r| r.state == RebuildState::Complete && r.errors == 0);
+        if rebuilt && !self.content.failed && scan.function == Function::Scrub && scan.processed > 0
+        {
             return Err(format!("what was rebuilt had to be repaired: {scan:?}"));
         }
         let all_sound = (0..self.disks.len()).all(|d| self.is_sound(d));
-        if scan.function == 1 && scan.errors == 0 && self.content.scrubbed && all_sound {
+        if scan.function == Function::Scrub
+            && scan.errors == 0
+            && self.content.scrubbed
+            && all_sound
+        {
             // It has repaired what could be written; whatever is not in the tree is filled when it comes back.
             let whole = |l: &std::sync::Arc<vdev::Vdev>| l.state().usable() && l.dtl_is_empty();
             if pool.tree.leaves().iter().all(whole) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};
 
 /// A range of a top-level vdev: id, first byte, end.
-pub(crate) type Place = (u64, u64, u64);
+pub(crate) type TopRange = (u64, u64, u64);
 
 /// See the module.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Copying {
     /// Whether anything is copied: asked by every write.
     on: AtomicBool,
     /// Sorted.
-    ranges: Mutex<Vec<Place>>,
+    ranges: Mutex<Vec<TopRange>>,
     ended: Condvar,
     /// Held, shared, by writes under way.
     writing: RwLock<()>,
@@ -30,7 +30,7 @@ pub(crate) struct Window<'a>(&'a Copying);
 impl Copying {
     /// Lets writes to these ranges wait from now on, and waits for those under way. One thread at a time has a window; the
     /// others wait.
-    pub fn begin(&self, mut places: Vec<Place>) -> Window<'_> {
+    pub fn begin(&self, mut places: Vec<TopRange>) -> Window<'_> {
         places.sort_unstable();
         let mut ranges = self.ranges.acquire();
         while self.on.load(Ordering::Acquire) {
@@ -45,7 +45,7 @@ impl Copying {
     }
 
     /// To be held while these ranges are written. Waits while one of them is copied.
-    pub fn write(&self, places: &[Place]) -> ReadGuard<'_, ()> {
+    pub fn write(&self, places: &[TopRange]) -> ReadGuard<'_, ()> {
         loop {
             let writing = self.writing.acquire_read();
             if !self.on.load(Ordering::Acquire) {
@@ -72,7 +72,7 @@ impl Drop for Window<'_> {
 }
 
 /// Whether a range overlaps one of a sorted list of disjoint ones.
-fn overlaps(list: &[Place], (vdev, start, end): Place) -> bool {
+fn overlaps(list: &[TopRange], (vdev, start, end): TopRange) -> bool {
     let n = list.partition_point(|&(v, s, _)| (v, s) < (vdev, end));
     n.checked_sub(1)
         .and_then(|n| list.get(n))

@@ -1,6 +1,5 @@
 //! Health of leaves: counters and latencies, writes not yet flushed, abandoned devices.
 
-pub(crate) mod abandon;
 pub(crate) mod copying;
 pub(crate) mod io_counts;
 pub(crate) mod repairs;

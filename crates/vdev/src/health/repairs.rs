@@ -7,7 +7,6 @@
 //! Invariant: a repair is noted after it was written, and before the next flush ends that covers it. A flush takes the notes
 //! before it begins, so that it never drops one of a later write.
 
-use crate::node::Vdev;
 use base::sync::MutexExt;
 use base::{RangeSet, Txg};
 use std::collections::BTreeMap;
@@ -24,18 +23,18 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    /// A block born in `birth` was written to `leaf` anew.
-    pub fn wrote(&self, leaf: &Vdev, owner: &Vdev, birth: Txg) {
+    /// A block born in `birth` was written anew to the leaf of guid `leaf`, for the sake of `owner`.
+    pub fn wrote(&self, leaf: u64, owner: u64, birth: Txg) {
         let mut all = self.unflushed.acquire();
-        let births = all.entry(leaf.guid()).or_default();
-        let births = births.entry(owner.guid()).or_default();
+        let births = all.entry(leaf).or_default();
+        let births = births.entry(owner).or_default();
         births.insert(birth.number(), birth.after(1).number());
     }
 
-    /// What a flush that begins now will cover.
-    pub fn take(&self, leaf: &Vdev) -> Births {
+    /// What a flush of the leaf of guid `leaf` that begins now will cover.
+    pub fn take(&self, leaf: u64) -> Births {
         let mut all = self.unflushed.acquire();
-        all.remove(&leaf.guid()).unwrap_or_default()
+        all.remove(&leaf).unwrap_or_default()
     }
 
     /// Records that repairs taken for a flush may not be on the device, because the flush failed.

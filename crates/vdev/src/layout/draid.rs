@@ -32,7 +32,7 @@ pub struct Draid {
 }
 
 /// Where a group lies: its failure group, its number there, and how many disks share the rows.
-struct Place {
+struct GroupPosition {
     fgroup: u64,
     gamma: u64,
     disks: u64,
@@ -170,18 +170,18 @@ impl Draid {
     }
 
     /// Where group `gamma` of a slice lies.
-    fn place(&self, gamma: u64) -> Place {
+    fn place(&self, gamma: u64) -> GroupPosition {
         let (few, disks) = (self.least_groups(), self.least_disks());
         let short = (self.nspares % self.fgroups) as u64;
         if short == 0 || gamma < short * few {
-            return Place {
+            return GroupPosition {
                 fgroup: gamma / few,
                 gamma: gamma % few,
                 disks,
             };
         }
         let rest = gamma - short * few;
-        Place {
+        GroupPosition {
             fgroup: short + rest / (few + 1),
             gamma: rest % (few + 1),
             disks: disks + 1,
@@ -279,7 +279,7 @@ impl Draid {
         let g = self.group as u64;
         let group = offset / (g * ROW);
         let slice = group / self.groups;
-        let Place {
+        let GroupPosition {
             fgroup,
             gamma,
             disks: n,

@@ -1,6 +1,6 @@
 //! Reads from leaves: requests for ranges close to each other are merged.
 
-use super::{Got, Place, Plan};
+use super::{CandidateIndex, Got, Plan};
 use crate::io_counts::IoClass;
 use crate::node::Vdev;
 use crate::VdevTree;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 /// One place on one leaf.
 pub(super) struct Wanted {
-    place: Place,
+    place: CandidateIndex,
     at: u64,
     size: usize,
     /// A single sector of many: worth reading together with its neighbours.
@@ -83,7 +83,12 @@ pub(super) fn read_runs(leaf: &Vdev, runs: &[Vec<Wanted>], class: IoClass) -> Ve
 
 impl VdevTree {
     /// Reads the places, one batch per leaf, all leaves at once.
-    pub(super) fn fetch(&self, plans: &mut [Option<&mut Plan>], places: &[Place], class: IoClass) {
+    pub(super) fn fetch(
+        &self,
+        plans: &mut [Option<&mut Plan>],
+        places: &[CandidateIndex],
+        class: IoClass,
+    ) {
         // In the order of the places, not of addresses, so that a simulation repeats itself.
         let mut known: HashMap<usize, usize> = HashMap::new();
         let mut by_leaf: Vec<(Arc<Vdev>, Vec<Wanted>)> = Vec::new();
@@ -130,7 +135,8 @@ impl VdevTree {
 
     /// Fetches more places of one request.
     pub(super) fn fetch_more(&self, plan: &mut Plan, places: Vec<(usize, usize, usize)>) {
-        let places: Vec<Place> = places.into_iter().map(|(s, c, k)| (0, s, c, k)).collect();
+        let places: Vec<CandidateIndex> =
+            places.into_iter().map(|(s, c, k)| (0, s, c, k)).collect();
         if !places.is_empty() {
             let class = plan.class;
             self.fetch(&mut [Some(plan)], &places, class);

@@ -174,7 +174,8 @@ impl VdevTree {
                         let done = cand.leaf.batch_in(vec![op], None, mode.class(), &|_| false);
                         repaired = done.iter().all(|(_, r)| r.is_ok());
                         if repaired {
-                            self.repairs.wrote(&cand.leaf, &cand.owner, req.birth);
+                            let (leaf, owner) = (cand.leaf.guid(), cand.owner.guid());
+                            self.repairs.wrote(leaf, owner, req.birth);
                             let n = right.len() as u64;
                             let stats = &cand.leaf.stats;
                             if mode == Mode::Scrub {

@@ -10,7 +10,7 @@
 
 use super::finish::readable;
 use super::reconstruct::{attempt, columns};
-use super::{Cand, Column, Got, Place, Plan, ReadReq};
+use super::{Cand, CandidateIndex, Column, Got, Plan, ReadReq};
 use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
 use crate::unflushed::{sum, Mark};
@@ -114,7 +114,7 @@ impl VdevTree {
 
     /// Reads as little as is needed.
     fn fetch_sources(&self, plans: &mut [Option<Plan>]) {
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<CandidateIndex> = Vec::new();
         for (r, plan) in plans.iter().enumerate() {
             let Some(plan) = plan else { continue };
             let nparity = plan.map.as_ref().map_or(0, |m| m.nparity);

@@ -13,7 +13,7 @@ const LABELS: u64 = 4 << 20;
 const ROW: u64 = 16 << 20;
 
 /// One column: child, byte offset in its data area, sectors that belong to it.
-type Place = (usize, u64, usize);
+type ColumnSpan = (usize, u64, usize);
 
 fn mul(mut a: u8, mut b: u8) -> u8 {
     let mut out = 0;
@@ -89,14 +89,14 @@ fn times(m: &[Vec<u8>], cols: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 /// Columns of a block of `s` sectors on RAID-Z (§9.1).
-fn raidz(width: u64, nparity: u64, ashift: u32, offset: u64, s: u64) -> Vec<Place> {
+fn raidz(width: u64, nparity: u64, ashift: u32, offset: u64, s: u64) -> Vec<ColumnSpan> {
     let b = offset >> ashift;
     let (f, o) = (b % width, (b / width) << ashift);
     let q = s / (width - nparity);
     let r = s - q * (width - nparity);
     let big = if r == 0 { 0 } else { r + nparity };
     let used = if q > 0 { width } else { big };
-    let mut out: Vec<Place> = (0..used)
+    let mut out: Vec<ColumnSpan> = (0..used)
         .map(|c| {
             let (child, o) = if f + c >= width {
                 (f + c - width, o + (1 << ashift))
@@ -151,7 +151,7 @@ impl DraidPlan {
     }
 
     /// Rows of a block of `s` sectors, each with its columns and the number of data sectors (§11.2).
-    fn places(&self, ashift: u32, mut offset: u64, mut s: u64) -> Vec<(Vec<Place>, u64)> {
+    fn places(&self, ashift: u32, mut offset: u64, mut s: u64) -> Vec<(Vec<ColumnSpan>, u64)> {
         let g = self.ndata + self.nparity;
         let n = self.children - self.spares;
         // The smallest number of groups that fills whole rows.
@@ -220,7 +220,7 @@ impl Disks {
     /// Compares one row: `data` cut column-wise, parity made by the matrix, and every choice of as many
     /// columns as there are data columns giving all of them back. `padded`: short columns are on
     /// the disks to their full height.
-    fn check(&self, places: &[Place], nparity: usize, ashift: u32, data: &[u8], padded: bool) {
+    fn check(&self, places: &[ColumnSpan], nparity: usize, ashift: u32, data: &[u8], padded: bool) {
         let sector = 1usize << ashift;
         let height = places[0].2 * sector;
         let n = places.len() - nparity;

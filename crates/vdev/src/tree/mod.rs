@@ -3,6 +3,7 @@
 //! `node` is one vdev, `spec` and `open` build trees from a creation spec or a configuration, `edit` makes changed
 //! copies of them, `state` says what works, `keys` names the entries of the nvlists.
 
+pub(crate) mod abandon;
 pub(crate) mod edit;
 pub mod keys;
 pub(crate) mod node;
@@ -563,7 +564,10 @@ impl VdevTree {
                 }
             }
         }
-        let repairs: Vec<_> = (leaves.iter().map(|(_, leaf)| self.repairs.take(leaf))).collect();
+        let repairs: Vec<_> = (leaves
+            .iter()
+            .map(|(_, leaf)| self.repairs.take(leaf.guid())))
+        .collect();
         let by_leaf: HashMap<u64, &Unflushed> = leaves
             .iter()
             .zip(&written)

@@ -318,7 +318,7 @@ impl VdevTree {
     ) {
         leaf.set_device(None);
         leaf.suspect();
-        self.repairs.lose(self.repairs.take(leaf));
+        self.repairs.lose(self.repairs.take(leaf.guid()));
         let flag = |key: &str| leaf.get_u64(key).is_some_and(|v| v != 0);
         if flag(keys::OFFLINE) {
             return leaf.set_state(State::Offline, Aux::None);

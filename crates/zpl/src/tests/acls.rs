@@ -3,7 +3,7 @@
 use super::*;
 use crate::attr::{flag, mode, SetTime};
 use crate::nfs4::{List, ALL_FLAGS};
-use crate::zfs::{AclInherit, AclMode};
+use crate::props::{AclInherit, AclMode};
 use crate::znode::Form;
 use disk::acl::{self, ace_flag, ace_mask, ace_type, Ace};
 

@@ -19,7 +19,6 @@ mod words;
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, Answer};
-use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::streams::Way;
 use api::{ApiError, NameBy, Peer, Receive, Received};
@@ -181,7 +180,9 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
     let _names = entry.names.write();
     for name in list {
         let mounted = datasets::find_anyway(entry, name).and_then(|ds| {
-            if datasets::objset_type(entry, &ds).is_ok_and(|t| t == disk::os_type::ZVOL)
+            if entry
+                .objset_type(&ds)
+                .is_ok_and(|t| t == disk::os_type::ZVOL)
                 || ds.dir().key_loaded().is_ok_and(|k| k == Some(false))
                 || crate::values::is_redacted(&ds)
                 || entry.mounted(ds.object()).is_some()
@@ -191,8 +192,7 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
             datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
         });
         if let Err(e) = mounted {
-            run.warnings
-                .push(errors::finish(e).sentence_for("mount", name));
+            run.warnings.push(e.sentence_for("mount", name));
         }
     }
 }

@@ -20,7 +20,7 @@ use disk::stream::{begin_flag, feature, Begin, Record};
 use disk::NvList;
 use dmu::Objset;
 use dsl::props::PropChange;
-use dsl::{Dataset, NewKey, Place, PropValue, ReceiveBegin, ReceiveEnd, ResumeState};
+use dsl::{Dataset, NewKey, PropValue, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState};
 use std::io::Read;
 use std::sync::Arc;
 use stream::{Applier, BeginList, Reader, Rules};
@@ -412,15 +412,15 @@ fn start(
                 _ => None,
             };
             let place = match (&head, &parent) {
-                (Some(head), _) => Place::Existing(head),
-                (None, Some(parent)) => Place::New {
+                (Some(head), _) => ReceiveTarget::Existing(head),
+                (None, Some(parent)) => ReceiveTarget::New {
                     parent,
                     name: name.rsplit('/').next().unwrap_or_default(),
                 },
                 (None, None) => return Err(Error::new(Kind::Invalid, "a pool cannot be received")),
             };
             let r = ReceiveBegin {
-                place,
+                target: place,
                 base: base.as_ref(),
                 key: key.as_ref(),
                 raw: seal.as_ref().map(|s| &s.key),

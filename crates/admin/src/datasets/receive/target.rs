@@ -344,7 +344,7 @@ pub(super) fn full_onto(
             "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),
         );
     }
-    let now = datasets::objset_type(entry, there).map_err(errors::answer)?;
+    let now = entry.objset_type(there).map_err(errors::answer)?;
     let is_volume = u64::from(begin.objset_type) == os_type::ZVOL;
     if is_volume != (now == os_type::ZVOL)
         || is_volume && !there.dir().children().map_err(errors::answer)?.is_empty()
@@ -559,7 +559,7 @@ pub(super) fn parent_of(entry: &PoolEntry, target: &Target) -> Answer<Arc<Datase
         )
         .detail(format!("parent '{up}' does not exist")));
     };
-    match datasets::objset_type(entry, &parent).map_err(errors::answer)? {
+    match entry.objset_type(&parent).map_err(errors::answer)? {
         os_type::ZFS => Ok(parent),
         _ => Err(words::sentence(
             Kind::Invalid,

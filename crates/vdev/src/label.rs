@@ -2,8 +2,6 @@
 //!
 //! Everything here works on a bare [`Disk`], so that discovery and tools can use it without a tree.
 
-pub mod discover;
-
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
 use codec::checksum::{embed, verify_embedded};

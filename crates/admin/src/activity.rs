@@ -1,4 +1,4 @@
-//! Multihost protection: the test for heartbeats of other hosts before an import.
+//! Whether another host has a pool: what its labels say, and the test for heartbeats before an import.
 
 use crate::registry::Admin;
 use api::{ApiError, Multihost};
@@ -69,4 +69,9 @@ pub fn refusal(name: &str, found: &PoolFound, why: Multihost) -> ApiError {
             ),
         ),
     }
+}
+
+/// Whether the labels say that another system has it.
+pub fn is_foreign(admin: &Admin, f: &PoolFound) -> bool {
+    f.state != vdev::keys::pool::STATE_EXPORTED && f.hostid != admin.env.host.hostid()
 }

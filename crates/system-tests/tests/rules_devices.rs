@@ -19,6 +19,55 @@ fn create(rig: &Rig, pool: &str, vdevs: &[&str]) {
 }
 
 #[test]
+fn spares_and_cache_devices_are_reserved_by_imported_pools_only() {
+    let Some((mut rig, d)) = rig("reserved", 6) else {
+        return;
+    };
+    create(&rig, "one", &[&d[0], "spare", &d[1], "cache", &d[2]]);
+    for (dev, words) in [
+        (&d[1], "is reserved as a hot spare for pool one"),
+        (&d[2], "is in use as a cache of pool 'one'"),
+    ] {
+        for args in [
+            vec!["create", "two", dev],
+            vec!["create", "-f", "two", dev],
+            vec!["replace", "-f", "one", &d[0], dev],
+        ] {
+            if args[0] == "replace" && dev == &d[1] {
+                continue;
+            }
+            let said = rig.try_run("zpool", &args).fails(1);
+            assert!(said.contains(words), "{args:?}: {said}");
+        }
+    }
+    for (dev, words) in [
+        (&d[1], "is a member (SPARE) of pool \"one\""),
+        (&d[2], "is a member (L2CACHE) of pool \"one\""),
+    ] {
+        let said = rig.try_run("zpool", &["labelclear", "-f", dev]).fails(1);
+        assert!(said.contains(words), "{said}");
+    }
+    // Pools may share a spare, but a foreign one replaces nothing.
+    create(&rig, "two", &[&d[3], "spare", &d[1]]);
+    create(&rig, "three", &[&d[4]]);
+    let args = ["replace", "-f", "three", &d[4], &d[1]];
+    let said = rig.try_run("zpool", &args).fails(1);
+    assert!(said.contains("is reserved as a hot spare"), "{said}");
+    for pool in ["one", "two", "three"] {
+        rig.zpool(&["destroy", pool]);
+    }
+    // What is left on them is no reason to ask for -f.
+    create(&rig, "four", &[&d[1], &d[2]]);
+    rig.zpool(&["destroy", "four"]);
+    create(&rig, "five", &[&d[0], "spare", &d[1]]);
+    rig.zpool(&["export", "five"]);
+    rig.zpool(&["labelclear", &d[1]]);
+    create(&rig, "six", &[&d[1]]);
+    rig.zpool(&["destroy", "six"]);
+    rig.stop();
+}
+
+#[test]
 fn what_left_a_pool_has_labels_that_can_be_cleared_without_force() {
     let Some((mut rig, d)) = rig("left-labels", 6) else {
         return;

@@ -109,3 +109,27 @@ fn what_left_a_pool_has_labels_that_can_be_cleared_without_force() {
     }
     rig.stop();
 }
+
+#[test]
+fn groups_that_can_do_without_as_many_devices_go_together() {
+    let Some((mut rig, d)) = rig("redundancy", 8) else {
+        return;
+    };
+    create(
+        &rig,
+        "tank",
+        &[
+            "spare", &d[7], "mirror", &d[0], &d[1], "raidz", &d[2], &d[3],
+        ],
+    );
+    rig.zpool(&["add", "tank", "raidz", &d[4], &d[5]]);
+    let said = rig.try_run("zpool", &["add", "tank", &d[6]]).fails(1);
+    assert!(said.contains("mismatched replication level"), "{said}");
+    rig.zpool(&["destroy", "tank"]);
+    let vdevs = ["mirror", &d[0], &d[1], "raidz2", &d[2], &d[3], &d[4]];
+    let args = [&["create", "tank"][..], &vdevs].concat();
+    let said = rig.try_run("zpool", &args).fails(1);
+    let words = "mirror and raidz vdevs with different redundancy, 1 vs. 2 are present";
+    assert!(said.contains(words), "{said}");
+    rig.stop();
+}

@@ -133,3 +133,22 @@ fn groups_that_can_do_without_as_many_devices_go_together() {
     assert!(said.contains(words), "{said}");
     rig.stop();
 }
+
+#[test]
+fn zdb_shows_the_configuration_once_and_without_arguments_the_cache_file() {
+    let Some((mut rig, d)) = rig("zdb-config", 1) else {
+        return;
+    };
+    create(&rig, "tank", &[&d[0]]);
+    let count = |args: &[&str]| {
+        rig.try_run("zdb", args)
+            .ok()
+            .matches(" pool_guid: ")
+            .count()
+    };
+    assert_eq!(count(&["-C", "tank"]), 1);
+    assert_eq!(count(&["-CC", "tank"]), 2);
+    assert_eq!(count(&[]), 1);
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}

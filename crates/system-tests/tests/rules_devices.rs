@@ -152,3 +152,29 @@ fn zdb_shows_the_configuration_once_and_without_arguments_the_cache_file() {
     rig.zpool(&["destroy", "tank"]);
     rig.stop();
 }
+
+#[test]
+fn pool_properties_that_are_refused_or_taken_away() {
+    let Some((mut rig, d)) = rig("pool-props", 1) else {
+        return;
+    };
+    create(&rig, "tank", &[&d[0]]);
+    rig.zfs(&["create", "-V", "1M", "tank/volume"]);
+    let args = ["set", "bootfs=tank/volume", "tank"];
+    let said = rig.try_run("zpool", &args).fails(1);
+    assert!(said.contains("it is a volume"), "{said}");
+    let get = || rig.zpool(&["get", "-Ho", "value,source", "a:b", "tank"]);
+    rig.zpool(&["set", "a:b=c", "tank"]);
+    assert_eq!(get(), "c\tlocal\n");
+    rig.zpool(&["set", "a:b=", "tank"]);
+    assert_eq!(get(), "-\tdefault\n");
+    // Each clear is told.
+    rig.zpool(&["events", "-c"]);
+    for _ in 0..3 {
+        rig.zpool(&["clear", "tank"]);
+    }
+    let told = rig.zpool(&["events", "-H"]);
+    assert_eq!(told.lines().count(), 3, "{told}");
+    rig.zpool(&["destroy", "tank"]);
+    rig.stop();
+}

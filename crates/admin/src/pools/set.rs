@@ -1,12 +1,13 @@
 //! Changing pools: properties, features, versions.
 
 use crate::compat;
+use crate::datasets::kind_of;
 use crate::errors::answer;
 use crate::pools::upgrade::upgrade;
 use crate::pools::{not_suspended, open};
 use crate::registry::{Admin, PoolEntry};
 use crate::Answer;
-use api::{ApiError, Peer, Props};
+use api::{ApiError, DatasetKind, Peer, Props};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind};
 use disk::feature::{self, Feature};
@@ -234,6 +235,7 @@ fn bootfs(entry: &PoolEntry, value: &str) -> Answer<Change> {
         return wrong("it is not a dataset of this pool");
     }
     match entry.pool.dsl.dataset(value) {
+        Ok(ds) if kind_of(entry, &ds) == DatasetKind::Volume => wrong("it is a volume"),
         Ok(ds) => Ok(Change::Zap(
             "bootfs".into(),
             Some(PropValue::Int(ds.object())),

@@ -133,6 +133,8 @@ impl Pool {
         let text = self.soon("zpool", &["get", "-H", "-o", "value", "failmode", "tank"]);
         assert!(!text.ok().is_empty());
         self.soon("zfs", &["list", "-H", "-o", "name,used"]).ok();
+        // It has all features: there is nothing to change.
+        self.soon("zpool", &["upgrade", "tank"]).ok();
         let stream = self.outside.join("stream");
         let receive = format!("zfs receive tank/received <{}", stream.display());
         for (program, args) in [
@@ -142,7 +144,6 @@ impl Pool {
             ("zfs", vec!["create", "tank/new"]),
             ("zfs", vec!["unmount", "tank"]),
             ("sh", vec!["-c", &receive]),
-            ("zpool", vec!["upgrade", "tank"]),
             ("zpool", vec!["export", "tank"]),
             ("zpool", vec!["clear", "tank"]),
         ] {

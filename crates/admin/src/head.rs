@@ -43,8 +43,15 @@ struct Opened {
 impl Opened {
     fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
-        pool.complete_accounting(ds, &set.os)
-            .inspect_err(|_| pool.close_dataset(ds.object()))?;
+        match pool.complete_accounting(ds, &set.os) {
+            Err(e) if e.is_damage() || e.kind == Kind::NoSpace => {
+                tracing::warn!(
+                    "{}: owners are not charged for all files: {e}",
+                    ds.full_name()
+                );
+            }
+            done => done.inspect_err(|_| pool.close_dataset(ds.object()))?,
+        }
         let intent = set
             .zil()
             .map(|z| Arc::new(ZilLog::new(z.clone(), &set.os, pool.has_log_device())));

@@ -80,10 +80,12 @@ pub enum Mutation {
     RollbackTakesBelow,
     /// A rebuild ends when it has copied a part.
     RebuildEndsEarly,
+    /// Of a livelist that is freed in part, the FREEs are forgotten whose ALLOCs are still to come.
+    LivelistForgetsFrees,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 38] = [
+pub const MUTATIONS: [Mutation; 39] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -122,6 +124,7 @@ pub const MUTATIONS: [Mutation; 38] = [
     Mutation::UpgradeWithoutTables,
     Mutation::RollbackTakesBelow,
     Mutation::RebuildEndsEarly,
+    Mutation::LivelistForgetsFrees,
 ];
 
 #[cfg(feature = "mutations")]

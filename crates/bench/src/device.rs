@@ -5,6 +5,7 @@ use base::{bail, Result};
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A block device; image and loop device go away with the value.
 pub struct Device {
@@ -34,7 +35,9 @@ impl Device {
     }
 
     fn of(folder: &Path, size: u64, fill: impl Fn(&Device, &Path) -> Result<()>) -> Result<Device> {
-        let image = folder.join(format!("bench.{}.img", std::process::id()));
+        static IMAGES: AtomicU32 = AtomicU32::new(0);
+        let (pid, n) = (std::process::id(), IMAGES.fetch_add(1, Relaxed));
+        let image = folder.join(format!("bench.{pid}.{n}.img"));
         let mut d = Device {
             path: String::new(),
             size,

@@ -16,6 +16,7 @@ mod postmark;
 mod results;
 mod rows;
 mod run;
+mod scans;
 mod stats;
 mod stream_commands;
 mod systems;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Some("warm") => device::warm(&args[1..]),
         Some("micro") => micro::run(&args[1..]),
         Some("growth") => growth::run(&args[1..]),
+        Some("scans") => scans::run(&args[1..]),
         Some("list") => {
             print!("{}", rows::list());
             Ok(true)

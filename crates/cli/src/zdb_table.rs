@@ -12,7 +12,7 @@ pub static ZDB: Sub = Sub {
         sw('b', "Walk all blocks, count them, and compare with the space maps. Twice: by type and size. Three times: by level, and embedded ones by length. Four times: types by physical size.").long("block-stats").many(),
         sw('B', "A backup stream of a dataset. Not supported: 'zfs send' makes streams.").long("backup"),
         sw('c', "With the walk: read metadata and verify checksums. Twice: data too. Three times: each copy of a block by itself.").long("checksum").many(),
-        sw('C', "The configuration of the pool. Twice: also the one it was found with. Without a pool: the cache file.").long("config").many(),
+        sw('C', "The configuration of the pool. Twice: also the one it was found with. Without a pool (or without anything): the cache file.").long("config").many(),
         sw('d', "Datasets. Twice: their objects. Three times: deadlists. Four times: what objects hold. Five times: their block pointers. Six times: what they inherit.").long("datasets").many(),
         sw('D', "Dedup tables. Twice: a histogram of all. Three times: of each. Four times: the entries of duplicate blocks. Five times: of unique blocks too.").long("dedup-stats").many(),
         opt('E', "word0:word1:...:word15", "Decode the block that an embedded block pointer carries.").long("embedded-block-pointer"),

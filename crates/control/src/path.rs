@@ -71,6 +71,9 @@ pub fn is_locked(socket: &Path) -> bool {
     flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
+/// Cache file of root's daemon.
+const SYSTEM_CACHE: &str = "/var/lib/zfs/zpool.cache";
+
 /// Environment variable that names another cache file.
 pub const CACHE_VARIABLE: &str = "ZFS_FUSE_CACHE";
 
@@ -87,6 +90,15 @@ pub fn cache_path() -> PathBuf {
     )
 }
 
+/// The cache file for a program that only reads it: that of root's daemon for ordinary users without one of their own.
+pub fn cache_to_read() -> PathBuf {
+    let own = cache_path();
+    match own.exists() || system_socket().is_none() {
+        true => own,
+        false => SYSTEM_CACHE.into(),
+    }
+}
+
 fn pick_cache(
     named: Option<PathBuf>,
     uid: u32,
@@ -97,7 +109,7 @@ fn pick_cache(
         return path;
     }
     if uid == 0 {
-        return "/var/lib/zfs/zpool.cache".into();
+        return SYSTEM_CACHE.into();
     }
     let base = state
         .filter(|d| d.is_absolute())

@@ -310,6 +310,61 @@ impl Bpobj {
         Ok(())
     }
 
+    /// Calls `f` with the entries of a livelist from the last to the first: their number, the pointer and whether it is a
+    /// FREE; until `f` says false. Returns false if entries cannot be read.
+    pub(crate) fn each_backwards(
+        &self,
+        f: &mut dyn FnMut(u64, &BlkPtr, bool) -> Result<bool>,
+    ) -> Result<bool> {
+        let Ok(count) = self.checked_count() else {
+            return Ok(false);
+        };
+        let per = (self.dn.info().block_size / BP_SIZE).max(1) as u64;
+        for blk in (0..count.div_ceil(per)).rev() {
+            let b = match self.dn.block(blk) {
+                Err(e) if e.is_damage() => return Ok(false),
+                b => b?,
+            };
+            for i in (blk * per..count.min((blk + 1) * per)).rev() {
+                let bp = BlkPtr::at(&b, (i - blk * per) as usize)?;
+                if !f(i, &bp, bpobj_entry_is_free(&bp))? {
+                    return Ok(true);
+                }
+            }
+        }
+        // A livelist has none; what is in them is not known.
+        Ok(self.phys.num_subobjs == 0)
+    }
+
+    /// Leaves of a livelist the entries before `end` and, behind them, the FREEs `kept` of those after it (numbers of
+    /// entries, ascending). Gone are so many other FREEs with their ALLOCs, and ALLOCs of so much space.
+    pub(crate) fn cut(
+        &mut self,
+        tx: &Tx,
+        end: u64,
+        kept: &[u64],
+        pairs: u64,
+        gone: Triple,
+    ) -> Result<()> {
+        let per = (self.dn.info().block_size / BP_SIZE).max(1) as u64;
+        let mut at = end;
+        // They move to the front or stay where they are, so none is written over before it was read.
+        for part in kept.chunk_by(|a, b| a / per == b / per) {
+            let b = self.dn.block(part[0] / per)?;
+            let mut bytes = Vec::with_capacity(part.len() * BP_SIZE);
+            for i in part {
+                bytes.extend_from_slice(&BlkPtr::at(&b, (i % per) as usize)?.to_bytes());
+            }
+            self.dn.write(tx, at * BP_SIZE as u64, &bytes)?;
+            at += part.len() as u64;
+        }
+        self.dn.free_range(tx, at * BP_SIZE as u64, u64::MAX)?;
+        self.phys.num_blkptrs = at;
+        self.phys.num_freed = self.phys.num_freed.saturating_sub(pairs);
+        self.add_space(-gone);
+        self.store(tx)
+    }
+
     /// The number of pointers, if the object can hold as many.
     fn checked_count(&self) -> Result<u64> {
         let info = self.dn.info();

@@ -305,7 +305,7 @@ impl Deadlist {
         Ok(b)
     }
 
-    fn add_total(&mut self, tx: &Tx, t: Triple) -> Result<()> {
+    pub(crate) fn add_total(&mut self, tx: &Tx, t: Triple) -> Result<()> {
         if let Form::New { dn, phys, .. } = &mut self.form {
             bump(&mut phys.used, t.used);
             bump(&mut phys.comp, t.comp);

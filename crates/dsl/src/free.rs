@@ -147,7 +147,7 @@ impl Dsl {
             }
             tree.destroy(core, tx)?;
         }
-        if !self.free_livelists(tx, &mut done, take, free)? {
+        if !self.free_livelists(tx, &mut one)? {
             return Ok(left(done));
         }
         self.leak_rest(tx, &free_dir)?;

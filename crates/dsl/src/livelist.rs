@@ -1,15 +1,19 @@
 //! Livelists (data format §11.1): the blocks that a clone has allocated and freed since its creation. With them a
 //! clone is destroyed without a walk over the blocks it shares with its origin.
+//!
+//! A clone is destroyed in steps, over as many txgs as it takes: each frees blocks from the end of a sub-list and leaves a
+//! livelist of the rest, in the same txg ([`Dsl::free_some`]).
 
 use crate::bpobj::is_unreadable;
 use crate::core::{Triple, LIVELIST};
 use crate::deadlist::Change;
 use crate::{Bpobj, Dataset, Deadlist, Dir, Dsl};
-use base::{Error, Result};
+use base::mutation::{mutated, Mutation};
+use base::Result;
 use disk::dsl::Used;
 use disk::{BlkPtr, ObjType};
 use dmu::Tx;
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zap::Zap;
 
@@ -19,6 +23,15 @@ const DELETED: &str = disk::mos_keys::DELETED_CLONES;
 const MAX_ENTRIES: u64 = 500_000;
 /// A livelist is given up when the clone shares at most this percentage of its bytes with its origin.
 const MIN_SHARED: u64 = 75;
+/// Entries of a destroyed clone's list that a step reads: 32 MiB. More only where they are FREEs whose ALLOCs are still to come.
+const READ_AT_ONCE: u64 = if cfg!(test) { 64 } else { 1 << 18 };
+/// FREEs whose ALLOCs are still to come, for which a step has memory: some 150 MiB. A sub-list has no more than it ever had
+/// blocks at once, so [`MAX_ENTRIES`] and those of one txg.
+const MOST_FREES: usize = 8 * MAX_ENTRIES as usize;
+/// Sub-lists that a step takes away at most, however little is in them.
+const SUBLISTS_AT_ONCE: u64 = 4096;
+/// Destroyed clones that are looked up at once.
+const LISTS_AT_ONCE: usize = 1024;
 
 impl Dir {
     /// The object of the livelist, if there is one.
@@ -116,13 +129,11 @@ impl Dsl {
         Ok(true)
     }
 
-    /// Frees what destroyed clones had, a sub-list at a time, while `take` allows it. False: something is left.
+    /// Frees what destroyed clones had, while `one` frees a block and says that it did. False: something is left.
     pub(crate) fn free_livelists(
         &self,
         tx: &Tx,
-        done: &mut u64,
-        take: &mut dyn FnMut(u64) -> bool,
-        free: &mut dyn FnMut(&BlkPtr) -> Result<()>,
+        one: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
     ) -> Result<bool> {
         let core = &self.core;
         let top = core.directory()?;
@@ -130,79 +141,150 @@ impl Dsl {
             return Ok(true);
         };
         let dn = core.hold(map)?;
-        let all: Result<Vec<u64>> = Zap::new(&dn).iter().map(|e| e?.value.to_u64()).collect();
-        for o in all? {
-            let mut list = Deadlist::open(&core.mos, o)?;
-            while let Some((key, sub)) = list.keys().into_iter().next() {
-                if !take(0) {
-                    return Ok(false);
-                }
-                let freed = self.free_sublist(tx, sub, free)?;
-                take(freed);
-                *done += freed;
-                list.remove_list(core, tx, key)?;
+        let mut read = 0;
+        loop {
+            let some: Result<Vec<u64>> = Zap::new(&dn)
+                .iter()
+                .take(LISTS_AT_ONCE)
+                .map(|e| e?.value.to_u64())
+                .collect();
+            let some = some?;
+            if some.is_empty() {
+                break;
             }
-            list.free(core, tx)?;
-            Zap::new(&dn).remove_int(tx, o)?;
-            core.features.activate(tx, LIVELIST, -1)?;
+            for o in some {
+                let mut list = Deadlist::open(&core.mos, o)?;
+                while let Some((key, sub)) = list.keys().into_iter().next() {
+                    if read >= READ_AT_ONCE
+                        || !self.free_sublist(tx, &mut list, sub, &mut read, one)?
+                    {
+                        return Ok(false);
+                    }
+                    list.remove_list(core, tx, key)?;
+                }
+                list.free(core, tx)?;
+                Zap::new(&dn).remove_int(tx, o)?;
+                core.features.activate(tx, LIVELIST, -1)?;
+            }
         }
         Zap::new(&top).remove(tx, DELETED)?;
         core.free_object(tx, map)?;
         Ok(true)
     }
 
+    /// Frees what a sub-list has, from its end, until `one` says no or enough was read, and counts what it reads. False:
+    /// something is left; what the sub-list then holds is a livelist of exactly that.
+    ///
+    /// A FREE takes back an ALLOC before it. So what the end of a sub-list allocates and does not free is in use, and
+    /// the FREEs in it that have no ALLOC there belong to ALLOCs further to the front: they have to stay.
     fn free_sublist(
         &self,
         tx: &Tx,
+        list: &mut Deadlist,
         sub: u64,
-        free: &mut dyn FnMut(&BlkPtr) -> Result<()>,
-    ) -> Result<u64> {
+        read: &mut u64,
+        one: &mut dyn FnMut(&BlkPtr) -> Result<bool>,
+    ) -> Result<bool> {
         let core = &self.core;
+        *read += READ_AT_ONCE / SUBLISTS_AT_ONCE;
         if sub == core.empty_bpobj()? {
-            return Ok(0);
+            return Ok(true);
         }
-        // Of a list that cannot be read whole nobody can say which blocks are still there: none is
+        // Of what cannot be read, and of what contradicts itself, nobody can say which blocks are still there: none is
         // freed, and their space is given up.
-        let left = match Bpobj::open(&core.mos, sub).and_then(|b| b.uncancelled(&core.mos)) {
-            Err(e) if is_unreadable(&e) => Vec::new(),
-            left => left?,
+        let mut entries = match Bpobj::open(&core.mos, sub) {
+            Err(e) if is_unreadable(&e) => return Ok(true),
+            b => b?,
         };
-        let mut sum = Triple::default();
-        let blocks = left.len() as u64;
-        for bp in left {
-            sum += core.triple(&bp);
-            free(&bp)?;
+        if entries.phys.num_freed > entries.phys.num_blkptrs / 2 {
+            return Ok(true);
         }
-        core.free_dir()?.diduse(tx, Used::Head, -sum)?;
-        Ok(blocks)
+        let mut tail = Tail::new(entries.phys.num_blkptrs);
+        let whole = entries.each_backwards(&mut |i, bp, freed| {
+            if tail.is_enough() {
+                return Ok(false);
+            }
+            if freed {
+                return Ok(tail.free(i, bp));
+            }
+            if !tail.allocate(bp) {
+                if !one(bp)? {
+                    return Ok(false);
+                }
+                tail.gone += core.triple(bp);
+            }
+            tail.start = i;
+            Ok(true)
+        })?;
+        *read += tail.read();
+        core.free_dir()?.diduse(tx, Used::Head, -tail.gone)?;
+        if !whole || tail.start == 0 || tail.frees.len() > MOST_FREES {
+            return Ok(true);
+        }
+        if tail.start < entries.phys.num_blkptrs {
+            let mut kept: Vec<u64> = tail.frees.iter().map(|(.., i)| *i).collect();
+            kept.sort_unstable();
+            if mutated(Mutation::LivelistForgetsFrees) {
+                kept.clear();
+            }
+            entries.cut(tx, tail.start, &kept, tail.pairs, tail.gone)?;
+            list.add_total(tx, -tail.gone)?;
+        }
+        Ok(false)
     }
 }
 
-impl Bpobj {
-    /// The allocations of a sub-list that no free of the same place takes back.
-    pub(crate) fn uncancelled(&self, mos: &dmu::Objset) -> Result<Vec<BlkPtr>> {
-        let mut entries = Vec::new();
-        self.for_each(mos, &mut |bp, freed| {
-            entries.push((*bp, freed));
-            Ok(())
-        })?;
-        // A place may have been used again: the later of two allocations is the one that is left.
-        let mut freed: HashMap<(u64, u64), u64> = HashMap::new();
-        let mut out = Vec::new();
-        for (bp, is_free) in entries.into_iter().rev() {
-            let d = bp.dva(0);
-            let n = freed.entry((d.vdev(), d.offset())).or_default();
-            match is_free {
-                true => *n += 1,
-                false if *n > 0 => *n -= 1,
-                false => out.push(bp),
-            }
+/// The end of a sub-list, as far as a step has come.
+struct Tail {
+    /// Entries of the sub-list, and the first one of the tail.
+    count: u64,
+    start: u64,
+    /// FREEs that have no ALLOC in the tail: vdev, offset, number of the entry.
+    frees: BTreeSet<(u64, u64, u64)>,
+    /// FREEs that have one.
+    pairs: u64,
+    /// Space of what was freed.
+    gone: Triple,
+}
+
+impl Tail {
+    fn new(count: u64) -> Tail {
+        Tail {
+            count,
+            start: count,
+            frees: BTreeSet::new(),
+            pairs: 0,
+            gone: Triple::default(),
         }
-        if freed.values().any(|n| *n > 0) {
-            return Err(Error::damaged(
-                "livelist: a block was freed that was not there",
-            ));
-        }
-        Ok(out)
+    }
+
+    fn read(&self) -> u64 {
+        self.count - self.start
+    }
+
+    /// A step has read enough, and the sub-list gets shorter by half of that at least.
+    fn is_enough(&self) -> bool {
+        self.read() >= READ_AT_ONCE && self.read() / 2 >= self.frees.len() as u64
+    }
+
+    /// Takes in a FREE. False: there are too many.
+    fn free(&mut self, i: u64, bp: &BlkPtr) -> bool {
+        let d = bp.dva(0);
+        self.frees.insert((d.vdev(), d.offset(), i));
+        self.start = i;
+        self.frees.len() <= MOST_FREES
+    }
+
+    /// Whether a later FREE takes an ALLOC back.
+    fn allocate(&mut self, bp: &BlkPtr) -> bool {
+        let d = bp.dva(0);
+        let (vdev, offset) = (d.vdev(), d.offset());
+        let all = (vdev, offset, 0)..=(vdev, offset, u64::MAX);
+        let Some(later) = self.frees.range(all).next().copied() else {
+            return false;
+        };
+        self.frees.remove(&later);
+        self.pairs += 1;
+        true
     }
 }

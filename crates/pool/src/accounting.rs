@@ -4,8 +4,10 @@
 use base::sync::MutexExt;
 use base::Result;
 use disk::dnode::flags;
-use disk::{DnodePhys, ObjType};
-use dmu::{NewObject, Objset, Tx, GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
+use disk::{objset as os_phys, DnodePhys, ObjType};
+use dmu::{
+    NewObject, Objset, Tx, WritePolicy, GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use zap::Zap;
@@ -153,39 +155,76 @@ impl Accounting {
 }
 
 impl crate::Pool {
-    /// Charges the owners of all objects of an encrypted file system whose objects nobody was charged for
-    /// while its key was not loaded: a raw stream brought them. Nothing if all are charged already.
-    pub fn complete_accounting(&self, ds: &Arc<dsl::Dataset>, os: &Arc<Objset>) -> Result<()> {
-        use disk::objset as os_phys;
-        let done = os.os_flags() & os_phys::USERACCT_COMPLETE != 0;
+    /// What file systems charge to owners, as flags of dnodes, and the flags of an object set all of whose objects are charged so.
+    fn accounting_goal(&self, ds: &dsl::Dataset) -> Result<(u8, u64)> {
+        let charges = self.write_policy(ds)?.accounting_flags;
+        let mut complete = 0;
+        if charges != 0 {
+            complete |= os_phys::USERACCT_COMPLETE;
+            if self.has_project_quota() {
+                complete |= os_phys::PROJECTQUOTA_COMPLETE;
+            }
+        }
+        if charges & flags::USEROBJUSED_ACCOUNTED != 0 {
+            complete |= os_phys::USEROBJACCT_COMPLETE;
+        }
+        Ok((charges, complete))
+    }
+
+    /// Whether there are objects of a file system that [`Pool::complete_accounting`](crate::Pool::complete_accounting) would charge.
+    ///
+    /// # Errors
+    /// Those of reading its properties.
+    pub fn lacks_accounting(&self, ds: &dsl::Dataset, os: &Objset) -> Result<bool> {
         let files = os.os_type() == disk::os_type::ZFS;
-        if done || !files || os.is_readonly() || os.crypt().key().is_none() {
+        if !files || os.is_readonly() || !can_read(os) {
+            return Ok(false);
+        }
+        let (_, complete) = self.accounting_goal(ds)?;
+        Ok(os.os_flags() & complete != complete)
+    }
+
+    /// Charges the owners of the objects of a file system that nobody was charged for: of one that a raw stream brought, or
+    /// that is older than the pool's accounting, or than its accounting of objects or of projects (the pool was upgraded since).
+    /// Nothing if all are charged already. Nobody else uses the file system meanwhile.
+    ///
+    /// Objects are charged by being written again, some thousands at a time, over as many txgs as it takes. What a crash leaves is
+    /// charged by the next call: each dnode says what it is charged for.
+    pub fn complete_accounting(&self, ds: &Arc<dsl::Dataset>, os: &Arc<Objset>) -> Result<()> {
+        if !self.lacks_accounting(ds, os)? {
             return Ok(());
         }
-        let policy = self.write_policy(ds)?;
-        if policy.accounting_flags == 0 {
-            return Ok(());
+        let (charges, complete) = self.accounting_goal(ds)?;
+        let mut policy = WritePolicy::clone(&os.policy());
+        policy.accounting_flags = charges;
+        os.set_policy(policy);
+        let mut at = 0;
+        while let Some(next) = charge_some(os, charges, at)? {
+            at = next;
         }
         let (ds, os) = (ds.clone(), os.clone());
-        self.task(move |pool, tx| {
-            if os.is_dirty_in(tx.txg()) {
-                pool.pre_sync(tx, &os)?;
-                pool.sync_dataset(tx, &os)?;
-            }
+        self.task(move |pool, tx| pool.all_are_charged(tx, &ds, &os, complete))
+    }
+
+    /// All objects are charged; what they sum up to is counted anew where owners were not charged for space, or not as projects,
+    /// before. Stores that it is complete.
+    fn all_are_charged(
+        &self,
+        tx: &Tx,
+        ds: &Arc<dsl::Dataset>,
+        os: &Arc<Objset>,
+        complete: u64,
+    ) -> Result<()> {
+        if os.is_dirty_in(tx.txg()) {
+            self.pre_sync(tx, os)?;
+            self.sync_dataset(tx, os)?;
+        }
+        let new = complete & !os.os_flags();
+        if new != os_phys::USEROBJACCT_COMPLETE {
             let sums = Accounting::default();
             let mut at = 0;
-            let mut uncharged = Vec::new();
             while let Some(o) = os.next_object(at)? {
-                let dn = os.hold(o)?;
-                let phys = dn.synced_phys();
-                let charged = phys
-                    .as_ref()
-                    .is_some_and(|p| p.flags & flags::USERUSED_ACCOUNTED != 0);
-                match charged {
-                    true => sums.note(None, phys.as_ref()),
-                    // The sync of this txg charges it.
-                    false => uncharged.push(dn),
-                }
+                sums.note(None, os.hold(o)?.synced_phys().as_ref());
                 at = o;
             }
             for object in [USERUSED_OBJECT, GROUPUSED_OBJECT, PROJECTUSED_OBJECT] {
@@ -196,24 +235,51 @@ impl crate::Pool {
                     Zap::new(&dn).remove(tx, &name)?;
                 }
             }
-            sums.apply(&os, tx, pool.has_project_quota())?;
-            for dn in uncharged {
-                dn.set_type(tx, dn.obj_type())?;
-            }
-            let mut all = os_phys::USERACCT_COMPLETE;
-            if policy.accounting_flags & flags::USEROBJUSED_ACCOUNTED != 0 {
-                all |= os_phys::USEROBJACCT_COMPLETE;
-                ds.activate_feature(tx, disk::feature::guid::USEROBJ_ACCOUNTING)?;
-            }
-            if pool.has_project_quota() {
-                all |= os_phys::PROJECTQUOTA_COMPLETE;
-                ds.activate_feature(tx, disk::feature::guid::PROJECT_QUOTA)?;
-            }
-            os.set_policy(policy);
-            os.set_os_flags(tx, os.os_flags() | all);
-            Ok(())
-        })
+            sums.apply(os, tx, self.has_project_quota())?;
+        }
+        if complete & os_phys::USEROBJACCT_COMPLETE != 0 {
+            ds.activate_feature(tx, disk::feature::guid::USEROBJ_ACCOUNTING)?;
+        }
+        if complete & os_phys::PROJECTQUOTA_COMPLETE != 0 {
+            ds.activate_feature(tx, disk::feature::guid::PROJECT_QUOTA)?;
+        }
+        os.set_os_flags(tx, os.os_flags() | complete);
+        Ok(())
     }
+}
+
+/// Objects looked at, and written again, in one transaction.
+const LOOKED_AT: usize = 16 << 10;
+const CHARGED: usize = 2 << 10;
+
+/// Writes some of the objects behind number `after` again that are not charged for all of `charges`. Returns the last object
+/// looked at, none at the end.
+fn charge_some(os: &Arc<Objset>, charges: u8, after: u64) -> Result<Option<u64>> {
+    let tx = os.tx(dmu::Need::bytes((CHARGED as u64) << 10))?;
+    os.grow_phys(&tx, os_phys::SIZE_V3);
+    let (mut at, mut charged) = (after, 0);
+    for _ in 0..LOOKED_AT {
+        let Some(object) = os.next_object(at)? else {
+            return Ok(None);
+        };
+        at = object;
+        let dn = os.hold(object)?;
+        // What is not on disk yet is charged when it is written.
+        let lacks = |p: &DnodePhys| p.flags & charges != charges;
+        if dn.synced_phys().as_ref().is_some_and(lacks) {
+            dn.set_type(&tx, dn.obj_type())?;
+            charged += 1;
+            if charged == CHARGED {
+                break;
+            }
+        }
+    }
+    Ok(Some(at))
+}
+
+/// Whether the object set is not encrypted, or its key is there.
+fn can_read(os: &Objset) -> bool {
+    !matches!(os.crypt(), zio::Crypt::Locked | zio::Crypt::Raw(_))
 }
 
 /// Generation and size written in a file's bonus (fixed places, data format §18, §19.3).

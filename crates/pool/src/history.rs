@@ -5,13 +5,16 @@ use crate::notices::Notice;
 use crate::Pool;
 use base::Result;
 use disk::history::keys as key;
-use disk::NvList;
+use disk::{NvList, Value};
 use dmu::Tx;
 use dsl::History;
 use std::sync::atomic::Ordering;
 
 /// Longest command line kept.
 const COMMAND_MAX: usize = 8 << 10;
+
+/// Longest list of names kept, packed.
+const REQUEST_MAX: usize = 128 << 10;
 
 impl Pool {
     fn history(&self, tx: &Tx) -> Result<History> {
@@ -37,6 +40,19 @@ impl Pool {
         let mut r = NvList::new();
         r.set(key::COMMAND, &command[..end]);
         self.append(tx, r, uid)
+    }
+
+    /// Records which datasets a command was about, where it was about several: OpenZFS has the names in a record of the
+    /// request `name`. A list of more than 128 KiB is left out.
+    pub fn log_request(&self, tx: &Tx, name: &str, input: NvList) -> Result<()> {
+        if self.version() < 4 || input.pack_xdr().len() > REQUEST_MAX {
+            return Ok(());
+        }
+        self.log_events(tx)?;
+        let mut r = NvList::new();
+        r.set(key::IOCTL, name);
+        r.set(key::IN_NVL, Value::NvList(input));
+        self.append(tx, r, 0)
     }
 
     /// Records something the pool did by itself or in the course of a command.

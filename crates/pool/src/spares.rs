@@ -215,8 +215,8 @@ impl Pool {
         Ok(guids)
     }
 
-    /// Takes a spare that stands in for nothing, or a cache device, off its list, and clears its labels. False if no list has
-    /// it.
+    /// Takes a spare that stands in for nothing, or a cache device, off its list. Its labels say txg 0 then, which is nobody's.
+    /// False if no list has it.
     ///
     /// # Errors
     /// `Kind::Busy`: the spare is in use; `Kind::Unsupported`: it is a distributed one.
@@ -246,7 +246,12 @@ impl Pool {
             };
             let mut copies = own.copies.iter().flatten().peekable();
             if copies.peek().is_some() && copies.all(|c| is(c, guid) && idle(c)) {
-                let _ = label::clear(&*disk);
+                let mut left = NvList::new();
+                left.set(keys::pool::VERSION, self.version());
+                left.set(keys::pool::STATE, keys::pool::STATE_ACTIVE);
+                left.set(keys::pool::TXG, 0u64);
+                left.set(keys::GUID, guid);
+                let _ = label::init(&*disk, &left);
             }
         }
         Ok(true)

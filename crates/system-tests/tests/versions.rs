@@ -196,3 +196,72 @@ fn version_that_the_pool_does_not_allow_is_refused() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// A property of accounting, as a number.
+fn owned(rig: &Rig, what: &str, fs: &str) -> String {
+    rig.zfs(&["get", "-Hpo", "value", what, fs])
+}
+
+/// 300 files are user 1234's and group 1235's, all others root's, and all are charged.
+fn counted(rig: &Rig, fs: &str) {
+    let number = |what: &str| owned(rig, what, fs).trim().parse::<u64>().unwrap();
+    assert_eq!(number("userobjused@1234"), 300, "{fs}");
+    assert_eq!(number("groupobjused@1235"), 300, "{fs}");
+    for (projects, users) in [
+        ("projectobjused@0", "userobjused@"),
+        ("projectused@0", "userused@"),
+    ] {
+        let all = ["0", "1234"].map(|id| number(&format!("{users}{id}")));
+        assert_eq!(
+            number(projects),
+            all.iter().sum::<u64>(),
+            "{fs}: {projects}"
+        );
+    }
+}
+
+/// File systems of a pool without the features for it are counted once the pool is upgraded.
+#[test]
+fn files_from_before_an_upgrade_are_charged_to_their_owners() {
+    let Some(mut rig) = Rig::as_root("old-accounting") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    rig.start();
+    let at = rig.mnt().to_str().unwrap().to_string();
+    rig.zpool(&["create", "-d", "-m", &at, "tank", &disk]);
+    for fs in ["tank/mounted", "tank/not"] {
+        rig.zfs(&["create", fs]);
+    }
+    for dir in ["", "mounted", "not"] {
+        rig.sh(&format!(
+            "cd {at}/{dir} && for i in $(seq 3000); do echo $i >f$i; done && chown 1234:1235 f[1-9]*0"
+        ));
+    }
+    rig.zfs(&["unmount", "tank/not"]);
+    let not_counted = |fs: &str| {
+        let said = rig.zfs(&["userspace", "-Ho", "objused", fs]);
+        assert!(said.lines().all(|l| l == "-"), "{fs}: {said}");
+    };
+    not_counted("tank");
+    rig.zpool(&["upgrade", "tank"]);
+    rig.zfs(&["mount", "tank/not"]);
+    counted(&rig, "tank/not");
+    rig.zfs(&["set", "version=current", "tank"]);
+    counted(&rig, "tank");
+    not_counted("tank/mounted");
+    // A limit holds from then on.
+    rig.zfs(&["set", "userobjquota@1234=300", "tank/not"]);
+    // The daemon dies while the rest is counted, or is done with it.
+    rig.kill();
+    rig.start();
+    for fs in ["tank", "tank/not", "tank/mounted"] {
+        counted(&rig, fs);
+    }
+    rig.sh(&format!("chown 0 {at}/mounted/f10 && rm {at}/mounted/f20"));
+    rig.zpool(&["sync", "tank"]);
+    assert_eq!(owned(&rig, "userobjused@1234", "tank/mounted"), "298\n");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}

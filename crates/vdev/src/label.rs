@@ -2,6 +2,7 @@
 //!
 //! Everything here works on a bare [`Disk`], so that discovery and tools can use it without a tree.
 
+use crate::keys;
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
 use codec::checksum::{embed, verify_embedded};
@@ -214,6 +215,21 @@ fn any_written(disk: &dyn Disk, ops: Vec<Op>) -> Result<()> {
         None if written == 0 => bail!(Invalid, "device too small for labels"),
         _ => Ok(()),
     }
+}
+
+/// The label for a device that leaves its pool: its present label with txg 0. None if it was never a member.
+pub fn left(disk: &dyn Disk) -> Option<NvList> {
+    let labels = read_labels(disk);
+    let mut config = labels.best(Txg::MAX)?.clone();
+    if config
+        .get_txg(keys::pool::TXG)
+        .unwrap_or_default()
+        .is_none()
+    {
+        return None;
+    }
+    config.set(keys::pool::TXG, 0u64);
+    Some(config)
 }
 
 /// Initialises all four labels (pool format §2.4): the config (which should have txg 0), a zeroed

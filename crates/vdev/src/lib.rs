@@ -5,7 +5,7 @@
 //! through `env`, writes and reads their labels, and moves blocks: [`VdevTree::read`] finds good
 //! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
 //!
-//! Subjects: `tree` (the vdevs and changes of them), `label`, `discover` (pools found by their labels), `layout` (where bytes lie),
+//! Subjects: `tree` (the vdevs and changes of them), `label`, `discover` (pools found by their labels), `keys` (names in configurations), `layout` (where bytes lie),
 //! `read`, `write`, and `health` (counters, unflushed writes).
 //!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
@@ -16,6 +16,7 @@
 
 pub mod discover;
 mod health;
+pub mod keys;
 pub mod label;
 pub mod layout;
 mod read;
@@ -28,7 +29,6 @@ mod write;
 
 use health::{copying, io_counts, repairs, unflushed};
 pub use layout::{draid, indirect, map, size};
-pub use tree::keys;
 use tree::{abandon, edit, node, open, spec, state};
 
 pub use abandon::{Left, Pulse};

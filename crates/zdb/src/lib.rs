@@ -217,7 +217,7 @@ fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
         return labels::show(args, device, out);
     }
     let lone_config = args.in_order().all(|(k, _)| matches!(k, "C" | "U" | "A"));
-    if operand(0).is_none() && args.has("C") && lone_config {
+    if operand(0).is_none() && lone_config {
         let (list, _) = cache_file(args)?;
         config::cache(&list, out)?;
         return Ok(0);
@@ -278,9 +278,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
         false => Ok(()),
     };
     let on = |letter: char| s.depth(letter) > 0;
-    part(s.depth('C') > 1 || (on('C') && !s.exported), &mut |out| {
-        config::found(s, out)
-    })?;
+    part(s.depth('C') > 1, &mut |out| config::found(s, out))?;
     part(on('C'), &mut |out| config::trusted(s, out))?;
     part(on('u'), &mut |out| labels::uberblock(s, out))?;
     part(on('D'), &mut |out| dedup::show(s, out))?;
@@ -458,7 +456,7 @@ fn found(args: &Parsed, name: &str, env: &env::Env) -> Result<NvList> {
 fn cache_file(args: &Parsed) -> Result<(NvList, String)> {
     let file = match args.get("U") {
         Some(f) => f.into(),
-        None => control::path::cache_path(),
+        None => control::path::cache_to_read(),
     };
     let shown = file.display().to_string();
     let bytes = std::fs::read(&file).map_err(|e| {

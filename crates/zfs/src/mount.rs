@@ -150,7 +150,7 @@ pub fn unmount(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         [w] => w.clone(),
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
-    let target = if common::is_path(&word) {
+    let target = if word.starts_with('/') {
         // Symbolic links on the way are followed, but a dead mount must not be touched for that.
         let absolute = cli::run::absolute(&word);
         let absolute = if absolute.len() > 1 {

@@ -264,9 +264,14 @@ pub fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>,
                     Keyword::Group(kind) => Some(kind),
                     _ => None,
                 };
-                let bare = matches!(class, VdevClass::Cache | VdevClass::Spare)
-                    || (class == VdevClass::Log && kind != Some(VdevKind::Mirror));
-                if bare {
+                // Spares and cache devices are never groups: a group ends their list.
+                if matches!(class, VdevClass::Cache | VdevClass::Spare) {
+                    if devices_of_class == 0 {
+                        return bad(format!("{} requires at least 1 devices", class_word(class)));
+                    }
+                    class = VdevClass::Normal;
+                }
+                if class == VdevClass::Log && kind != Some(VdevKind::Mirror) {
                     return bad(format!(
                         "unsupported '{}' device: {word}",
                         class_word(class)
@@ -388,16 +393,14 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
             }
         }
     }
-    let of = |class| vdevs.iter().filter(move |v| v.class == class).map(shape);
-    let normal: Vec<_> = of(VdevClass::Normal).collect();
-    let Some(first) = normal.first() else {
+    let data = [VdevClass::Normal, VdevClass::Special, VdevClass::Dedup];
+    let tops = vdevs.iter().filter(|v| data.contains(&v.class));
+    let shapes: Vec<_> = tops.map(shape).collect();
+    let Some(first) = shapes.first() else {
         return errors;
     };
-    for other in &normal[1..] {
-        let plain = |kind: &str| kind == "disk" || kind == "file";
-        let rows = |kind: &str| kind == "raidz" || kind == "draid";
-        if first.0 != other.0 && rows(first.0) && rows(other.0) {
-            // They go together if they can do without the same number of devices.
+    for other in &shapes[1..] {
+        if redundant(first.0) && redundant(other.0) && first.0 != other.0 {
             if first.1 != other.1 {
                 errors.push(format!(
                     "{level} {} and {} vdevs with different redundancy, {} vs. {} are present",
@@ -408,21 +411,23 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
             continue;
         }
         if first.0 != other.0 {
-            errors.push(if plain(first.0) && plain(other.0) {
+            let plain = !redundant(first.0) && !redundant(other.0);
+            errors.push(if plain {
                 format!("{level} both files and devices are present")
             } else {
                 format!("{level} both {} and {} vdevs are present", first.0, other.0)
             });
             return errors;
         }
-        if rows(first.0) && first.1 != other.1 {
+        let rows = first.0 != "mirror" && redundant(first.0);
+        if rows && first.1 != other.1 {
             errors.push(format!(
                 "{level} both {} and {} device parity {} vdevs are present",
                 first.1, other.1, first.0
             ));
             return errors;
         }
-        if first.2 != other.2 {
+        if !rows && first.2 != other.2 {
             errors.push(format!(
                 "{level} both {}-way and {}-way {} vdevs are present",
                 first.2, other.2, first.0
@@ -430,16 +435,13 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
             return errors;
         }
     }
-    let least = normal.iter().map(|s| s.1).min().unwrap_or(0);
-    for class in [VdevClass::Special, VdevClass::Dedup] {
-        if of(class).any(|s| s.1 < least) {
-            errors.push(format!(
-                "{level} pool and new vdev with different redundancy, {} and the pool's data",
-                class_word(class)
-            ));
-        }
-    }
     errors
+}
+
+/// Whether vdevs of this kind (as [`shape`] calls it) can do without some of their devices. Those of different kinds go
+/// together if the numbers are equal.
+pub fn redundant(kind: &str) -> bool {
+    matches!(kind, "mirror" | "raidz" | "draid")
 }
 
 /// The tree `-n` prints.
@@ -528,6 +530,13 @@ mod tests {
             v.iter().map(|v| v.class).collect::<Vec<_>>(),
             [VdevClass::Normal, VdevClass::Special, VdevClass::Special]
         );
+        // Spares and cache devices are followed by groups of data.
+        let v = parse("spare a b mirror c d cache e raidz f g").unwrap();
+        assert_eq!(
+            layout("t", &v),
+            "\tt\n\t  mirror\n\t    c\n\t    d\n\t  raidz1\n\t    f\n\t    g\n\
+             \tcache\n\t  e\n\tspares\n\t  a\n\t  b\n"
+        );
     }
 
     #[test]
@@ -537,7 +546,8 @@ mod tests {
             ("raidz a", "raidz requires at least 2 devices"),
             ("raidz3 a b c", "raidz3 requires at least 4 devices"),
             ("a log raidz b c", "unsupported 'log' device: raidz"),
-            ("a cache mirror b c", "unsupported 'cache' device: mirror"),
+            ("a cache mirror b c", "cache requires at least 1 devices"),
+            ("spare mirror a b", "spare requires at least 1 devices"),
             ("a spare b spare c", "'spare' can be specified only once"),
             ("a log b log c", "'log' can be specified only once"),
             ("a log", "log requires at least 1 devices"),
@@ -579,6 +589,9 @@ mod tests {
             "raidz a b c raidz d e f log g",
             "raidz2 a b c d draid2:2d e f g h i",
             "mirror a b special mirror c d",
+            "mirror a b raidz c d e",
+            "mirror a b c raidz2 d e f draid2 g h i j",
+            "draid2 a b c d special mirror e f g",
             "/f/1 /f/2",
         ] {
             assert!(check(good).is_empty(), "{good}");
@@ -586,8 +599,12 @@ mod tests {
         for (bad, why) in [
             ("a mirror b c", "both disk and mirror vdevs are present"),
             (
-                "mirror a b raidz c d e",
-                "both mirror and raidz vdevs are present",
+                "mirror a b raidz2 c d e",
+                "mirror and raidz vdevs with different redundancy, 1 vs. 2 are present",
+            ),
+            (
+                "draid a b c draid d e f special mirror g h i",
+                "draid and mirror vdevs with different redundancy, 1 vs. 2 are present",
             ),
             (
                 "mirror a b mirror c d e",

@@ -283,42 +283,42 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
         VdevKind::File => "file".to_string(),
         _ => "disk".to_string(),
     };
-    let normal = |v: &&VdevSpec| v.class == VdevClass::Normal;
-    let old = there.iter().find(normal)?;
+    let data = [VdevClass::Normal, VdevClass::Special, VdevClass::Dedup];
+    let counts = |v: &&VdevSpec| data.contains(&v.class);
+    let old = there.iter().find(counts)?;
+    // A pool that is mixed already takes anything.
+    if !create::mismatches(there, &|_| None).is_empty() {
+        return None;
+    }
     let level = "mismatched replication level:";
-    for n in new.iter().filter(normal) {
+    for n in new.iter().filter(counts) {
         let (a, b) = (create::shape(old), create::shape(n));
-        let plain = |kind: &str| kind == "disk" || kind == "file";
-        // Of rows the parity matters, not the width.
-        let same = match a.0 {
-            "mirror" => a == b,
-            _ => a.0 == b.0 && a.1 == b.1,
-        };
-        if !(same || plain(a.0) && plain(b.0)) {
-            return Some(format!(
-                "{level} pool uses {} and new vdev is {}",
-                word(old),
-                word(n)
-            ));
+        if create::redundant(a.0) && create::redundant(b.0) && a.0 != b.0 {
+            if a.1 != b.1 {
+                return Some(format!(
+                    "{level} pool and new vdev with different redundancy, {} and {} vdevs, {} vs. {}",
+                    a.0, b.0, a.1, b.1
+                ));
+            }
+            continue;
         }
-        if plain(a.0) && plain(b.0) && a.0 != b.0 {
+        let plain = !create::redundant(a.0) && !create::redundant(b.0);
+        if plain && a.0 != b.0 {
             return Some(format!(
                 "{level} pool uses {} and new vdev uses {}",
                 a.0, b.0
             ));
         }
-    }
-    let least = there
-        .iter()
-        .filter(normal)
-        .map(|v| create::shape(v).1)
-        .min();
-    let classes = [VdevClass::Special, VdevClass::Dedup];
-    for n in new.iter().filter(|v| classes.contains(&v.class)) {
-        if Some(create::shape(n).1) < least {
+        // Of rows the parity matters, not the width.
+        let same = match a.0 {
+            "mirror" => a == b,
+            _ => a.0 == b.0 && a.1 == b.1,
+        };
+        if !same {
             return Some(format!(
-                "{level} pool and new vdev with different redundancy, {} and the pool's data",
-                cli::vdevs::class_word(n.class)
+                "{level} pool uses {} and new vdev is {}",
+                word(old),
+                word(n)
             ));
         }
     }

@@ -96,7 +96,7 @@ fn supported(cx: &mut Cx<'_>) -> Outcome {
     writeln!(cx.out, "VER  DESCRIPTION")?;
     writeln!(cx.out, "---  {}", "-".repeat(56))?;
     for (i, text) in VERSIONS.iter().enumerate() {
-        writeln!(cx.out, "{:>2}   {text}", i + 1)?;
+        writeln!(cx.out, " {:<2}  {text}", i + 1)?;
     }
     writeln!(
         cx.out,
@@ -209,6 +209,18 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
                 }
                 continue;
             }
+        }
+        // Whoever may not upgrade the pool is told that, too.
+        if version.is_none() && pool.version >= 5000 && pool.facts.disabled_features.is_empty() {
+            if !all {
+                writeln!(
+                    cx.out,
+                    "Pool '{}' already has all supported and requested features enabled.",
+                    pool.name
+                )?;
+                write!(cx.out, "{}", not_requested([pool]))?;
+            }
+            continue;
         }
         let request = Request::PoolUpgrade {
             pool: pool.name.clone(),
@@ -357,7 +369,7 @@ mod tests {
         );
         let (_, out, _) = run("upgrade -v", &mut fake);
         assert!(out.contains("async_destroy                         (read-only compatible)\n"));
-        assert!(out.contains("28   Multiple vdev replacements\n"));
+        assert!(out.contains("\n 9   refquota and refreservation properties\n 10  Cache devices\n"));
         for line in [
             "upgrade -V x tank",
             "upgrade -V 29 tank",

@@ -547,6 +547,14 @@ fn run(
             pool.store_prop(tx, "bootfs", None)?;
         }
     }
+    let snaps: Vec<String> = steps
+        .iter()
+        .filter(|s| !s.is_head())
+        .map(|s| s.name.clone())
+        .collect();
+    if !snaps.is_empty() {
+        pool.log_request(tx, "destroy_snaps", datasets::name_list("snaps", snaps))?;
+    }
     pool.log_in(tx, command, uid)?;
     Ok((steps.len(), None))
 }

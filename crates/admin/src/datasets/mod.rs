@@ -30,7 +30,7 @@ use crate::{cancel, errors};
 use api::{ApiError, DatasetKind};
 use base::{Cause, Error, Kind, Result};
 pub use disk::names::pool_of;
-use disk::os_type;
+use disk::{os_type, NvList, Value};
 use dsl::{Dataset, Dir};
 use std::sync::Arc;
 use zap::Zap;
@@ -94,6 +94,16 @@ pub fn plain(e: Error, name: &str) -> ApiError {
         Some(reason) => errors::answer(Error::new(e.kind, reason)),
         None => errors::answer(e),
     }
+}
+
+/// Names as the history lists those of a request: without values, below `key`.
+fn name_list(key: &str, names: impl IntoIterator<Item = String>) -> NvList {
+    let mut list = NvList::new();
+    list.pairs
+        .extend(names.into_iter().map(|n| (n, Value::Boolean)));
+    let mut out = NvList::new();
+    out.set(key, Value::NvList(list));
+    out
 }
 
 /// What kind of dataset it is.

@@ -67,12 +67,11 @@ pub fn set(
     }
     let list = checked(&entry, &ds, &plain)?;
     quota::check(&entry, &ds, &quotas)?;
-    let version = match version {
-        Some(text) => version::asked(&entry, &ds, text)?,
-        None => None,
-    };
-    if let Some(to) = version {
-        version::raise(admin, &entry, peer, &ds, to)?;
+    if let Some(text) = version {
+        match version::asked(&entry, &ds, text)? {
+            Some(to) => version::raise(admin, &entry, peer, &ds, to)?,
+            None => version::count_owners(&entry, &ds)?,
+        }
     }
     let change = Change {
         ds: ds.clone(),

@@ -206,6 +206,10 @@ fn create_in(
                     }
                 }
             }
+            let names = made
+                .iter()
+                .map(|(head, short)| format!("{}@{short}", head.full_name()));
+            pool.log_request(tx, "snapshot", datasets::name_list("snaps", names))?;
             pool.log_in(tx, &command, uid)
         };
         let done = entry.pool.snapshot_for(caller, list.clone(), also);

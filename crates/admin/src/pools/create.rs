@@ -425,15 +425,15 @@ pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Ans
             .aux
             .iter()
             .any(|(kind, d)| *kind == AuxKind::Spare && d.path == *path);
-        let found = match look(admin, path) {
-            // Pools may share their spares.
-            Ok(Objection::Overridable(text)) if shared && text.contains(RESERVED) => {
-                Objection::None
-            }
-            other => other.map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?,
-        };
-        match found {
+        match look(admin, path)
+            .map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?
+        {
             Objection::None => {}
+            // Pools may share their spares.
+            Objection::Spare(_) if shared => {}
+            Objection::Spare(pool) => {
+                fatal.push(format!("{path} is reserved as a hot spare for pool {pool}"))
+            }
             Objection::Fatal(text) => fatal.push(text),
             Objection::Overridable(text) => overridable.push(text),
         }
@@ -460,13 +460,12 @@ pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Ans
     Ok(())
 }
 
-/// What is said of spares and cache devices.
-const RESERVED: &str = "is reserved for another pool";
-
 /// What speaks against overwriting one device.
 pub enum Objection {
     /// Nothing.
     None,
+    /// It is a hot spare of the imported pool with this name.
+    Spare(String),
     /// Refused, unless the user insists (`-f`); the text says why.
     Overridable(String),
     /// Refused; the text says why.
@@ -492,10 +491,28 @@ pub fn look(admin: &Admin, path: &str) -> Result<Objection> {
     })
 }
 
+/// The imported pool that has a spare or a cache device with this guid.
+fn owner(admin: &Admin, guid: u64) -> Option<String> {
+    let has = |list: &[NvList]| {
+        list.iter()
+            .any(|d| d.get_u64(vdev::keys::GUID) == Some(guid))
+    };
+    let pools = admin.pools();
+    let owner = pools.iter().find(|e| {
+        let aux = e.pool.aux_devices();
+        has(&aux.spares) || has(&aux.l2cache)
+    });
+    owner.map(|e| e.pool.name())
+}
+
 pub(super) fn label_objection(admin: &Admin, path: &str) -> Objection {
     let found = vdev::discover(&admin.env, &[path.to_string()]);
-    if !found.spares.is_empty() || !found.l2cache.is_empty() {
-        return Objection::Overridable(format!("{path} {RESERVED}"));
+    // Nothing is on a spare or a cache device but its label: only imported pools speak against using it.
+    if let Some(pool) = found.spares.keys().find_map(|g| owner(admin, *g)) {
+        return Objection::Spare(pool);
+    }
+    if let Some(pool) = found.l2cache.keys().find_map(|g| owner(admin, *g)) {
+        return Objection::Fatal(format!("{path} is in use as a cache of pool '{pool}'"));
     }
     match found.pools.first() {
         // What is left of it can be had until something else is written there; `-f` was not asked
@@ -607,8 +624,21 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
             format!("failed to check state for {path}: no label of a pool found"),
         ));
     }
+    let config = labels.best(Txg::MAX);
+    let guid = config.and_then(|c| c.get_u64(vdev::keys::GUID));
+    let beside = match config.and_then(|c| c.get_u64(key::STATE)) {
+        Some(key::STATE_SPARE) => Some("SPARE"),
+        Some(key::STATE_L2CACHE) => Some("L2CACHE"),
+        _ => None,
+    };
+    let owner = guid.and_then(|g| owner(admin, g));
+    if let (Some(role), Some(pool)) = (beside, owner) {
+        return Err(ApiError::sentence(
+            Kind::Busy,
+            format!("{path} is a member ({role}) of pool \"{pool}\""),
+        ));
+    }
     if !force {
-        let config = labels.best(Txg::MAX);
         let name = config.and_then(|c| c.get_str(key::NAME)).unwrap_or("?");
         if let Some(member) = config.and_then(member) {
             return Err(ApiError::sentence(
@@ -623,15 +653,14 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
     Ok(())
 }
 
-/// What a device is of the pool in its label, if it is to be had by force only.
+/// What a device is of the pool in its label, if it is to be had by force only. Spares and cache devices of pools that are
+/// not imported have nothing that could be lost.
 fn member(label: &NvList) -> Option<&'static str> {
     // OpenZFS leaves such labels on what was detached, replaced or removed.
     let left = label.get_txg(key::TXG).unwrap_or_default().is_none();
     match label.get_u64(key::STATE)? {
         key::STATE_EXPORTED if !left => Some("a member of exported"),
         key::STATE_ACTIVE if !left => Some("a member of potentially active"),
-        key::STATE_SPARE => Some("a reserved hot spare of a"),
-        key::STATE_L2CACHE => Some("a cache device of a"),
         _ => None,
     }
 }
@@ -653,7 +682,7 @@ mod tests {
             assert_eq!(member(&label(state, 0)), None);
         }
         assert_eq!(member(&label(key::STATE_DESTROYED, 7)), None);
-        assert!(member(&label(key::STATE_SPARE, 0)).is_some());
+        assert_eq!(member(&label(key::STATE_SPARE, 0)), None);
     }
 
     fn leaf(path: &str) -> VdevSpec {

@@ -166,6 +166,7 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
         pool.log_command(&command, u64::from(peer.uid))
             .and_then(|()| pool.sync().map(drop))
     })?;
+    admin.update_cache(&entry);
     Ok(())
 }
 

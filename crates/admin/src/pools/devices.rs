@@ -325,6 +325,13 @@ fn check(admin: &Arc<Admin>, old: &Vdev, dev: &DevSpec, ask: &DeviceAttach) -> A
         DeviceUse::Fatal(text) => Objection::Fatal(text),
     };
     match objection {
+        Objection::Spare(pool) => Err(ApiError::vdevs(
+            false,
+            &[format!(
+                "{} is reserved as a hot spare for pool {pool}",
+                dev.path
+            )],
+        )),
         Objection::Fatal(text) => Err(ApiError::vdevs(false, &[text])),
         Objection::Overridable(text) if !ask.force => Err(ApiError::vdevs(true, &[text])),
         _ => Ok(()),

@@ -361,7 +361,7 @@ impl<'a> Getter<'a> {
             Some(p) => self.native(p),
             None => match self.stored(name) {
                 Some(v) => Prop::new(name, raw(v), Source::Local),
-                None => Prop::new(name, Value::None, Source::None),
+                None => Prop::new(name, Value::None, Source::Default),
             },
         }
     }

@@ -361,13 +361,8 @@ pub fn history(
 fn history_record(r: &NvList) -> HistoryRecord {
     let text = |k: &str| r.get_str(k).map(str::to_string);
     let list = |k: &str| {
-        r.get_nvlist(k)
-            .map(|l| {
-                l.iter()
-                    .map(|(name, value)| format!("{name}: {}", print(value)))
-                    .collect()
-            })
-            .unwrap_or_default()
+        let text = r.get_nvlist(k).map(|l| l.dump(0)).unwrap_or_default();
+        text.lines().map(str::to_string).collect()
     };
     HistoryRecord {
         time: r.get_u64(key::TIME).unwrap_or(0),
@@ -385,22 +380,5 @@ fn history_record(r: &NvList) -> HistoryRecord {
         uid: r.get_u64(key::WHO),
         host: text(key::HOSTNAME),
         zone: text(key::ZONE),
-    }
-}
-
-/// A value of a record in one line.
-fn print(v: &disk::Value) -> String {
-    use disk::Value;
-    match v {
-        Value::String(s) => s.to_string(),
-        Value::Uint64(n) => n.to_string(),
-        Value::NvList(l) => {
-            let inner: Vec<String> = l
-                .iter()
-                .map(|(n, v)| format!("{n}: {}", print(v)))
-                .collect();
-            format!("{{{}}}", inner.join(", "))
-        }
-        other => format!("{other:?}"),
     }
 }

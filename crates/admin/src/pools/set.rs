@@ -1,13 +1,14 @@
 //! `zpool set`: properties and features of pools.
 
 use crate::compat;
+use crate::datasets::kind_of;
 use crate::errors::answer;
 use crate::pools::open;
 use crate::pools::upgrade::upgrade;
 use crate::registry::{Admin, PoolEntry};
 use crate::suspended::not_suspended;
 use crate::Answer;
-use api::{ApiError, Peer, Props};
+use api::{ApiError, DatasetKind, Peer, Props};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Error, Kind};
 use disk::feature::{self, Feature};
@@ -236,6 +237,7 @@ fn bootfs(entry: &PoolEntry, value: &str) -> Answer<Change> {
         return wrong("it is not a dataset of this pool");
     }
     match entry.pool.dsl.dataset(value) {
+        Ok(ds) if kind_of(entry, &ds) == DatasetKind::Volume => wrong("it is a volume"),
         Ok(ds) => Ok(Change::Zap(
             "bootfs".into(),
             Some(PropValue::Int(ds.object())),

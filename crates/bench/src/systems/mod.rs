@@ -50,6 +50,13 @@ pub trait System {
         bail!(Unsupported, "has no deduplication")
     }
 
+    /// Reads and verifies everything, and returns when that is done.
+    ///
+    /// Errors: unsupported where there is no such thing.
+    fn scrub(&self) -> Result<()> {
+        bail!(Unsupported, "has no scrub")
+    }
+
     /// How its snapshots are made, sent and received; nothing where there are none.
     fn streams(&self) -> Variables {
         Vec::new()

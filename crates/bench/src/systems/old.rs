@@ -1,6 +1,7 @@
 //! zfs-fuse 0.7 of Debian's package, with its defaults.
 
 use super::{System, World};
+use crate::child;
 use crate::device::drop_caches;
 use crate::stream_commands::{self, Variables};
 use base::{bail, Result};
@@ -8,6 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use testkit::{OldZfsFuse, TempDir};
 
 const POOL: &str = "benchold";
@@ -46,8 +48,13 @@ impl Old {
 
     /// An administrator's command, with limited patience.
     fn admin(&self, program: &str, args: &[&str]) -> Result<()> {
+        self.asked(program, args).map(drop)
+    }
+
+    /// The same, and what it said.
+    fn asked(&self, program: &str, args: &[&str]) -> Result<String> {
         let mut c = self.daemon()?.command(program);
-        crate::child::run(c.args(args), crate::child::PATIENCE, false).map(drop)
+        Ok(child::run(c.args(args), child::PATIENCE, false)?.out)
     }
 }
 
@@ -108,6 +115,21 @@ impl System for Old {
 
     fn deduplicate(&mut self) -> Result<()> {
         self.admin("zfs", &["set", "dedup=on", POOL])
+    }
+
+    /// It has no command that waits.
+    fn scrub(&self) -> Result<()> {
+        self.admin("zpool", &["scrub", POOL])?;
+        while self
+            .asked("zpool", &["status", POOL])?
+            .contains("in progress")
+        {
+            if child::interrupted() {
+                bail!(Interrupted, "interrupted");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn streams(&self) -> Variables {

@@ -163,6 +163,10 @@ impl System for Ours {
         }
     }
 
+    fn scrub(&self) -> Result<()> {
+        self.admin("zpool", &["scrub", "-w", POOL])
+    }
+
     fn streams(&self) -> Variables {
         let mut all = stream_commands::of_pool(POOL);
         let c = self.own("zfs");

@@ -132,6 +132,7 @@ pub(super) fn audit(p: &Pool) {
     a.deadlists();
     a.bookmarks();
     a.directories();
+    a.livelists();
     a.waiting();
     a.space();
     a.objects();
@@ -374,6 +375,68 @@ impl Audit<'_> {
         }
     }
 
+    /// Livelists: what a clone without snapshots has of its own.
+    fn livelists(&mut self) {
+        let sets = std::mem::take(&mut self.sets);
+        for (d, chain) in &sets {
+            let Some(o) = d.livelist().unwrap() else {
+                continue;
+            };
+            let left = self.livelist(o);
+            if chain.len() > 1 {
+                continue;
+            }
+            let origin = d.origin_txg().unwrap();
+            let have: BTreeSet<Id> = left.iter().filter_map(id).collect();
+            let own = &self.trees[&chain[0].object()];
+            let own = own.iter().filter(|bp| bp.birth() > origin);
+            let want: BTreeSet<Id> = own.filter_map(id).collect();
+            assert_eq!(have, want, "livelist of {}", d.name());
+        }
+        self.sets = sets;
+    }
+
+    /// Takes the objects of a livelist and returns the blocks that it says are there.
+    fn livelist(&mut self, o: u64) -> Vec<BlkPtr> {
+        let p = self.p;
+        let core = &p.dsl.core;
+        self.refs.take(o, "livelist");
+        *self.counted.entry(crate::core::LIVELIST).or_default() += 1;
+        let list = crate::Deadlist::open(&p.rig.os, o).unwrap();
+        let (mut out, mut total) = (Vec::new(), Triple::default());
+        for (_, sub) in list.keys() {
+            if sub == core.empty_bpobj().unwrap() && sub != 0 {
+                self.empty_users += 1;
+                continue;
+            }
+            self.refs.take(sub, "sub-list");
+            let b = Bpobj::open(&p.rig.os, sub).unwrap();
+            let mut here: BTreeMap<Id, BlkPtr> = BTreeMap::new();
+            let mut freed = 0;
+            b.for_each(&p.rig.os, &mut |bp, free| {
+                freed += u64::from(free);
+                let old = match free {
+                    true => here.remove(&id(bp).unwrap()),
+                    false => here.insert(id(bp).unwrap(), *bp),
+                };
+                assert_eq!(
+                    old.is_some(),
+                    free,
+                    "what is freed is there, what comes is not"
+                );
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(freed, b.phys.num_freed, "FREEs of sub-list {sub}");
+            let left: Vec<BlkPtr> = here.into_values().collect();
+            assert_eq!(sum(p, &left), b.space(), "sub-list {sub}");
+            total += b.space();
+            out.extend(left);
+        }
+        assert_eq!(total, list.space(), "livelist {o}");
+        out
+    }
+
     /// What waits to be freed.
     fn waiting(&mut self) {
         let p = self.p;
@@ -415,6 +478,16 @@ impl Audit<'_> {
                         p.store.as_ref().unwrap().count(guid::ASYNC_DESTROY),
                         Some(1)
                     );
+                }
+                disk::mos_keys::DELETED_CLONES => {
+                    self.refs.take(o, "destroyed clones");
+                    let lists = p.rig.os.hold(o).unwrap();
+                    assert_ne!(Zap::new(&lists).count().unwrap(), 0, "no clone is left");
+                    for e in Zap::new(&lists).iter() {
+                        let left = self.livelist(e.unwrap().value.as_u64().unwrap());
+                        waiting += sum(p, &left);
+                        pending.extend(left);
+                    }
                 }
                 k => self.refs.take(o, k),
             }
@@ -472,6 +545,7 @@ impl Audit<'_> {
                 crate::core::BOOKMARKS,
                 crate::core::BOOKMARK_V2,
                 crate::core::BOOKMARK_WRITTEN,
+                crate::core::LIVELIST,
             ] {
                 assert_eq!(count(g), self.counted.get(g).copied().unwrap_or(0), "{g}");
             }

@@ -143,3 +143,22 @@ fn blocks_of_a_list_to_be_freed_that_cannot_be_read_are_dropped_and_counted() {
     drain(&mut p);
     assert_eq!(p.dsl.leaked().unwrap(), freeing);
 }
+
+#[test]
+fn a_sub_list_of_a_destroyed_clone_that_cannot_be_read_is_given_up_and_counted() {
+    let (p, _) = units::destroyed_clone(150);
+    let mut p = p.reopen();
+    let freeing = p.dsl.freeing().unwrap();
+    assert!(freeing > 0);
+    let (_, sub) = units::waiting_sublists(&p)[0];
+    ruin(&p, &blocks_of(&p, sub));
+    drain(&mut p);
+    assert_eq!(p.dsl.leaked().unwrap(), freeing);
+    assert_eq!(
+        p.dsl
+            .core
+            .directory_get(disk::mos_keys::DELETED_CLONES)
+            .unwrap(),
+        None
+    );
+}

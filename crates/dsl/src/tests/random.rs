@@ -244,6 +244,14 @@ fn modern() {
 }
 
 #[test]
+fn modern_with_livelists() {
+    let features = [MODERN, &["livelist"]].concat();
+    for seed in 1..4 {
+        run(5000, &features, seed, 120, 23);
+    }
+}
+
+#[test]
 fn modern_without_features() {
     run(5000, &[], 11, 80, 1000);
 }

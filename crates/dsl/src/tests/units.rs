@@ -688,3 +688,92 @@ fn readers_beside_a_name_space_that_changes() {
     });
     audit(&p);
 }
+
+/// A clone that was written to, `n` blocks in each of four groups, and was destroyed in the last group, nothing of it freed
+/// yet; and how many blocks it had.
+pub(super) fn destroyed_clone(n: u64) -> (Pool, u64) {
+    let mut p = Pool::new(5000, &[MODERN, &["livelist"]].concat());
+    let ds = p.create("tank", "a");
+    let mut r = Rand(5);
+    let mut write = |p: &mut Pool, ds: &Arc<Dataset>, file, blocks| {
+        let os = p.os(ds);
+        let tx = os.tx(dmu::Need::bytes(blocks * 4096)).unwrap();
+        let dn = os.hold(file).unwrap();
+        for at in 0..blocks {
+            let noise: Vec<u8> = (0..4096).map(|_| (r.next() >> 7) as u8).collect();
+            dn.write(&tx, at * 4096, &noise).unwrap();
+        }
+        drop(tx);
+        p.sync();
+    };
+    for file in 1..=4 {
+        write(&mut p, &ds, file, 400);
+    }
+    p.sync_with(|p, tx| {
+        p.dsl.snapshot(tx, &ds, "s").unwrap();
+    });
+    let mut clone = None;
+    p.sync_with(|p, tx| {
+        let s = ds.snapshot_named("s").unwrap().unwrap();
+        let root = p.dsl.root().unwrap();
+        let args = CreateArgs::default();
+        clone = Some(p.dsl.create_clone(tx, &root, "c", &s, args).unwrap());
+    });
+    let clone = clone.unwrap();
+    // The same blocks again and again: most of the list are FREEs and their ALLOCs.
+    for _ in 0..4 {
+        write(&mut p, &clone, 1, n);
+    }
+    assert!(clone.dir().livelist().unwrap().is_some());
+    p.budget = 0;
+    p.sync_with(|p, tx| {
+        p.open.remove(&clone.object());
+        p.dsl.destroy_head(tx, &clone).unwrap();
+    });
+    audit(&p);
+    let left = clone.phys().unique_bytes / 4096;
+    (p, left)
+}
+
+/// The sub-lists of destroyed clones: the list, the object.
+pub(super) fn waiting_sublists(p: &Pool) -> Vec<(u64, u64)> {
+    let core = &p.dsl.core;
+    let Some(map) = core.directory_get(disk::mos_keys::DELETED_CLONES).unwrap() else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for e in Zap::new(&core.hold(map).unwrap()).iter() {
+        let list = e.unwrap().value.as_u64().unwrap();
+        let subs = Deadlist::open(&core.mos, list).unwrap().keys();
+        out.extend(subs.into_values().map(|sub| (list, sub)));
+    }
+    out
+}
+
+#[test]
+fn a_destroyed_clone_is_freed_in_steps_and_its_livelist_stays_right_between_them() {
+    let (mut p, left) = destroyed_clone(150);
+    let entries = |p: &Pool| {
+        let sub = waiting_sublists(p).first().map(|(_, sub)| *sub);
+        sub.map_or(0, |o| Bpobj::open(&p.rig.os, o).unwrap().phys.num_blkptrs)
+    };
+    assert!(entries(&p) > left * 4, "{} entries", entries(&p));
+    p.budget = 10;
+    let mut steps = 0;
+    while !waiting_sublists(&p).is_empty() {
+        let (freed, before) = (p.freed, entries(&p));
+        p.sync();
+        steps += 1;
+        audit(&p);
+        // Two passes of each group free.
+        assert!(p.freed - freed <= 20);
+        assert!(entries(&p) < before, "{} of {before} entries", entries(&p));
+        if steps % 2 == 0 {
+            p = p.reopen();
+        }
+        assert!(steps < 100);
+    }
+    assert!(steps > 5, "{steps} steps");
+    assert_eq!(p.dsl.freeing().unwrap(), 0);
+    assert_eq!(p.dsl.leaked().unwrap(), 0);
+}

@@ -239,3 +239,20 @@ fn growing_moves_the_last_labels() {
     r.tree.open(Access::Exclusive);
     assert_eq!(r.tree.leaves()[0].aux(), Aux::BadLabel);
 }
+
+/// A device that leaves its pool is nobody's, and its labels can be told from none.
+#[test]
+fn label_of_a_device_that_left_says_txg_0() {
+    let r = rig(GroupKind::Single, 1, 9);
+    let p = pool_keys(&r.tree);
+    r.tree.init_labels(&p, &[0], Txg::new(4)).unwrap();
+    let d = &*r.disks[0];
+    assert!(label::left(d).is_none(), "it never was a member");
+    r.commit(Txg::new(5));
+    let left = label::left(d).unwrap();
+    assert_eq!(left.get_u64("txg"), Some(0));
+    assert_eq!(left.get_u64(keys::GUID), Some(r.tree.leaves()[0].guid()));
+    label::init(d, &left).unwrap();
+    assert_eq!(label::read_labels(d).good(), 4);
+    assert!(label::best_uberblock(d, 9, Txg::MAX).is_none());
+}

@@ -347,13 +347,16 @@ impl VdevTree {
         Ok(leaf)
     }
 
-    /// Lets go of a leaf that is in the tree no longer, once no uberblock on disk leads to a tree that has it: its labels are
-    /// cleared, or those of an idle spare (`idle`) written. Best effort, since a dead device is the usual reason to let it go.
+    /// Lets go of a leaf that is in the tree no longer, once no uberblock on disk leads to a tree that has it. Its labels say
+    /// txg 0 from then on, as in OpenZFS: nobody takes it for a member, and `zpool labelclear` finds something to clear.
+    /// Labels that never said more are cleared; those of an idle spare (`idle`) are written. Best effort, since a dead device
+    /// is the usual reason to let it go.
     pub fn retire(&self, leaf: &Vdev, idle: Option<&NvList>) {
         if let Some(d) = leaf.device() {
-            let done = match idle {
-                Some(config) => label::init(&*d, config),
-                None => label::clear(&*d).map(drop),
+            let done = match (idle, label::left(&*d)) {
+                (Some(config), _) => label::init(&*d, config),
+                (None, Some(config)) => label::init(&*d, &config),
+                (None, None) => label::clear(&*d).map(drop),
             };
             if let Err(e) = done {
                 tracing::debug!(vdev = %leaf.name(), %e, "labels of a device that left");

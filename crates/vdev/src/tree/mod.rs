@@ -5,13 +5,13 @@
 
 pub(crate) mod abandon;
 pub(crate) mod edit;
-pub mod keys;
 pub(crate) mod node;
 pub(crate) mod open;
 pub(crate) mod spec;
 pub(crate) mod state;
 
 use crate::copying::Copying;
+use crate::keys;
 use crate::label::{self, LabelSet};
 use crate::map::Reflow;
 use crate::node::{Stats, Vdev, VdevKind};

@@ -1,0 +1,413 @@
+//! `bench scans`: how fast a pool is scrubbed, resilvered and rebuilt, compared with the devices, and what a scrub costs the
+//! programs beside it.
+
+mod sequential;
+mod table;
+
+use crate::child::{self, interrupted};
+use crate::data::Supply;
+use crate::device::{drop_caches, warm_memory, Device};
+use crate::machine;
+use crate::measure::Measure;
+use crate::options::Options;
+use crate::rows::{Work, ROWS};
+use crate::systems::ours::{Ours, POOL};
+use crate::systems::{self, System, World};
+use crate::usage::Meter;
+use base::{bail, Kind, Result};
+use sequential::{rate, Pass};
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use table::Results;
+
+pub const USAGE: &str = "\
+usage: cargo xtask bench scans [OPTION]...
+  --rows A,B         of scrub (records of 1 MiB on one device), scrub-128k, resilver and rebuild (a side of a
+                     mirror of two is replaced), pgbench (without and beside a scrub); default: all
+  --systems A,B      of ours, before and, in scrub-128k, zfs-fuse-0.7; default: zfs-fuse-0.7 ours
+  --full             2 GiB of data, pgbench for 60 seconds, three rounds
+  --rounds N         how often everything is repeated; tables have medians (3)
+  --size BYTES       of the data (256M); three devices of a little more are made
+  --seconds N        length of a run of pgbench (10)
+  --folder DIR       where the images of the devices lie; default: target/bench
+  --programs DIR     our programs; default: target/release
+  --before DIR       programs of another build of ours: the system 'before'
+  --out DIR          where the results go; default: target/bench/scans
+";
+
+const NAMES: [&str; 5] = ["scrub", "scrub-128k", "resilver", "rebuild", "pgbench"];
+
+/// Bytes of a file.
+const FILE: u64 = 64 << 20;
+
+fn options(args: &[String]) -> Result<Options> {
+    let mut o = Options::parse_for(args, &NAMES)?;
+    let given = |name: &str| args.iter().any(|a| a.split('=').next() == Some(name));
+    for useless in ["--large", "--device", "--limit"] {
+        if given(useless) {
+            bail!(Invalid, "{useless} has no meaning here\n{USAGE}");
+        }
+    }
+    if !given("--systems") {
+        o.systems = ["zfs-fuse-0.7", "ours"].map(String::from).to_vec();
+    }
+    let known = ["zfs-fuse-0.7", "ours", "before"];
+    if let Some(s) = o.systems.iter().find(|s| !known.contains(&s.as_str())) {
+        bail!(Invalid, "{s} has no part in this\n{USAGE}");
+    }
+    if !given("--size") {
+        o.size = if o.full { 2 << 30 } else { 256 << 20 };
+    }
+    if !given("--seconds") {
+        o.seconds = if o.full { 60 } else { 10 };
+    }
+    if !given("--out") {
+        o.out = testkit::packages::workspace().join("target/bench/scans");
+    }
+    Ok(o)
+}
+
+/// What a row has at hand.
+struct At<'a> {
+    o: &'a Options,
+    world: Arc<World>,
+    /// Two devices beside the world's own.
+    more: &'a [Device; 2],
+    results: &'a mut Results,
+    system: &'a str,
+}
+
+/// The command; false if something could not be measured for another reason than that it cannot be run here.
+pub fn run(args: &[String]) -> Result<bool> {
+    if args.iter().any(|a| a == "-h" || a == "--help") {
+        print!("{USAGE}");
+        return Ok(true);
+    }
+    let o = options(args)?;
+    if !rustix::process::geteuid().is_root() {
+        bail!(Unsupported, "mounting and loop devices need root");
+    }
+    child::watch_signals()?;
+    std::fs::create_dir_all(&o.folder)?;
+    let folder = o.folder.canonicalize()?;
+    let programs = match o.systems.iter().any(|s| s == "ours") {
+        true => systems::programs(&o)?,
+        false => PathBuf::new(),
+    };
+    eprintln!("bench: preparing three devices");
+    let bytes = (o.size / 4 * 5 + (256 << 20)).max(1 << 30);
+    let device = Device::on_image(&folder, bytes)?;
+    let more = [
+        Device::on_image(&folder, bytes)?,
+        Device::on_image(&folder, bytes)?,
+    ];
+    let world = Arc::new(World {
+        device,
+        folder,
+        programs,
+        before: o.before.clone(),
+    });
+    let mut results = Results::new(machine::describe(), o.size, o.seconds);
+    let done = rounds(&o, &world, &more, &mut results);
+    let sound = results.sound;
+    std::fs::create_dir_all(&o.out)?;
+    let text = results.report();
+    std::fs::write(o.out.join("scans.md"), &text)?;
+    let json = serde_json::to_string_pretty(&results.json()).unwrap_or_default();
+    std::fs::write(o.out.join("scans.json"), json)?;
+    println!("{text}");
+    eprintln!("bench: written to {}", o.out.display());
+    done.map(|()| sound)
+}
+
+fn rounds(
+    o: &Options,
+    world: &Arc<World>,
+    more: &[Device; 2],
+    results: &mut Results,
+) -> Result<()> {
+    for _ in 0..o.rounds {
+        for row in NAMES.iter().filter(|n| o.wants(n)) {
+            for system in &o.systems {
+                let mut at = At {
+                    o,
+                    world: world.clone(),
+                    more,
+                    results: &mut *results,
+                    system,
+                };
+                let done = match *row {
+                    "scrub" => at.scrub("1M"),
+                    "scrub-128k" => at.scrub("128K"),
+                    "resilver" => at.replace("resilver", &[]),
+                    "rebuild" => at.replace("rebuild", &["-s"]),
+                    _ => at.pgbench(),
+                };
+                let Err(e) = done else { continue };
+                if e.kind == Kind::Interrupted {
+                    return Err(e);
+                }
+                results.missing(row, system, &e);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl At<'_> {
+    /// Our programs; unsupported for another system.
+    fn ours(&self) -> Result<Ours> {
+        match self.system {
+            "zfs-fuse-0.7" => bail!(Unsupported, "is compared in scrub-128k only"),
+            name => {
+                let programs = systems::programs_of(name, &self.world)?;
+                Ours::new(self.world.clone(), programs, "lz4")
+            }
+        }
+    }
+
+    /// A pool of ours on `vdevs`, which are wiped.
+    fn pool_of(&self, ours: &mut Ours, record: &str, vdevs: &[&str]) -> Result<()> {
+        ours.begin()?;
+        for d in self.more {
+            d.wipe()?;
+        }
+        let at = ours.dir().to_string_lossy().into_owned();
+        let record = format!("recordsize={record}");
+        let mut args = vec!["create", "-f", "-o", "ashift=12", "-O", "compression=lz4"];
+        args.extend(["-O", &record, "-m", &at, POOL]);
+        args.extend(vdevs);
+        ours.admin("zpool", &args)
+    }
+
+    /// Exports, forgets what is cached, imports.
+    fn cold(&self, ours: &Ours) -> Result<()> {
+        ours.export()?;
+        drop_caches()?;
+        let mut args = vec!["import", "-d", self.world.device.path()];
+        for d in self.more {
+            args.extend(["-d", d.path()]);
+        }
+        args.push(POOL);
+        ours.admin("zpool", &args)
+    }
+
+    /// Runs a scan over all data; its rate beside that of the devices, and the daemon's peak.
+    fn timed(
+        &mut self,
+        row: &str,
+        device: f64,
+        daemon: Option<u32>,
+        scan: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if interrupted() {
+            bail!(Interrupted, "interrupted");
+        }
+        let meter = daemon.map(Meter::start);
+        let start = Instant::now();
+        scan()?;
+        let seconds = start.elapsed().as_secs_f64();
+        let usage = meter.and_then(|m| m.read());
+        let rate = self.o.size as f64 / 1e6 / seconds.max(1e-9);
+        eprintln!(
+            "bench: {row} on {}: {rate:.0} MB/s, the devices {device:.0} MB/s",
+            self.system
+        );
+        self.results.scan(row, self.system, rate, device, usage);
+        Ok(())
+    }
+
+    /// All blocks of a pool on one device are scrubbed.
+    fn scrub(&mut self, record: &str) -> Result<()> {
+        let row = match record {
+            "1M" => "scrub",
+            _ => "scrub-128k",
+        };
+        warm_memory(1 << 30)?;
+        let device = self.world.device.path().to_string();
+        let read = |bytes| {
+            rate(
+                &[Pass {
+                    device: &device,
+                    write: false,
+                }],
+                bytes,
+            )
+        };
+        if self.system == "zfs-fuse-0.7" {
+            if record != "128K" {
+                bail!(Unsupported, "has no records of {record}");
+            }
+            let mut old = systems::open(self.system, &self.world)?;
+            old.make()?;
+            self.fill(old.as_mut())?;
+            old.cold()?;
+            let rate = read(self.o.size)?;
+            self.timed(row, rate, old.daemon(), || old.scrub())?;
+            return old.end();
+        }
+        let mut ours = self.ours()?;
+        self.pool_of(&mut ours, record, &[&device])?;
+        self.fill(&mut ours)?;
+        self.cold(&ours)?;
+        let rate = read(self.o.size)?;
+        self.timed(row, rate, ours.daemon(), || ours.scrub())?;
+        ours.end()
+    }
+
+    /// A side of a mirror of two is replaced.
+    fn replace(&mut self, row: &str, how: &[&str]) -> Result<()> {
+        let mut ours = self.ours()?;
+        warm_memory(1 << 30)?;
+        let device = self.world.device.path().to_string();
+        let [side, new] = self.more.each_ref().map(|d| d.path().to_string());
+        // The new device is filled while the others are read.
+        let passes = [(&device, false), (&new, true)];
+        let passes = passes.map(|(device, write)| Pass { device, write });
+        let rate = rate(&passes, self.o.size)?;
+        self.pool_of(&mut ours, "1M", &["mirror", &device, &side])?;
+        self.fill(&mut ours)?;
+        self.cold(&ours)?;
+        let mut args = vec!["replace", "-f", "-w"];
+        args.extend(how);
+        args.extend([POOL, &side, &new]);
+        let daemon = ours.daemon();
+        self.timed(row, rate, daemon, || ours.admin("zpool", &args))?;
+        // A rebuild is followed by a scrub.
+        ours.admin("zpool", &["wait", "-t", "scrub,resilver", POOL])?;
+        ours.end()
+    }
+
+    /// Transactions a second of pgbench in a pool that is not scrubbed, and in one that is.
+    fn pgbench(&mut self) -> Result<()> {
+        let mut rates = Vec::new();
+        for scrubbed in [false, true] {
+            let mut ours = self.ours()?;
+            warm_memory(1 << 30)?;
+            let device = self.world.device.path().to_string();
+            self.pool_of(&mut ours, "128K", &[&device])?;
+            self.fill(&mut ours)?;
+            self.cold(&ours)?;
+            let over = AtomicBool::new(false);
+            let (measured, scrubs) = std::thread::scope(|s| {
+                // It begins anew whenever it has come to its end.
+                let scrubs = scrubbed.then(|| {
+                    let (ours, over) = (&ours, &over);
+                    s.spawn(move || -> Result<u64> {
+                        let mut n = 0;
+                        while !over.load(Ordering::Relaxed) {
+                            ours.scrub()?;
+                            n += 1;
+                        }
+                        Ok(n)
+                    })
+                });
+                let measured = self.transactions(&ours);
+                over.store(true, Ordering::Relaxed);
+                // It may be in the middle of one, or between two.
+                let _ = ours.admin("zpool", &["scrub", "-s", POOL]);
+                (measured, scrubs.map(|t| t.join()))
+            });
+            match scrubs {
+                Some(Ok(Err(e))) => return Err(e),
+                Some(Err(_)) => bail!(Io, "the thread that scrubs panicked"),
+                Some(Ok(Ok(n))) => eprintln!("bench: {n} scrubs beside pgbench"),
+                None => {}
+            }
+            rates.push(measured?);
+            ours.end()?;
+        }
+        if let [without, beside] = rates[..] {
+            eprintln!(
+                "bench: pgbench on {}: {without:.0} 1/s, {beside:.0} 1/s beside a scrub",
+                self.system
+            );
+            self.results.beside(self.system, without, beside);
+        }
+        Ok(())
+    }
+
+    /// The yardstick's row `pgbench`, by a worker.
+    fn transactions(&self, ours: &Ours) -> Result<f64> {
+        let Some(row) = ROWS.iter().find(|r| r.name == "pgbench") else {
+            bail!(NotFound, "the yardstick has no row pgbench");
+        };
+        for t in row.tools {
+            t.path()?;
+        }
+        let w = Work {
+            dir: ours.dir().join("w"),
+            scratch: self.world.folder.join("scratch"),
+            size: self.o.size,
+            large: self.o.size,
+            seconds: self.o.seconds,
+        };
+        let own = std::env::current_exe()?;
+        for phase in row.phases {
+            let mut c = ours.command(own.as_os_str());
+            c.args(w.arguments(row, phase));
+            let patience = Duration::from_secs(300 + 10 * self.o.seconds);
+            let said = child::run(&mut c, patience, true)?;
+            let all = Measure::parse_all(&said.out)?;
+            if let Some(m) = all.iter().find(|m| m.name == "tpcb") {
+                return Ok(m.value());
+            }
+        }
+        bail!(Io, "pgbench measured nothing")
+    }
+
+    /// Files of incompressible data.
+    fn fill(&self, system: &mut dyn System) -> Result<()> {
+        fill(system.dir(), self.o.size)?;
+        system.settle()
+    }
+}
+
+fn fill(dir: &Path, bytes: u64) -> Result<()> {
+    let mut supply = Supply::new(7, 1 << 20);
+    let (mut left, mut n) = (bytes, 0);
+    while left > 0 {
+        let mut f = File::create(dir.join(format!("fill{n}")))?;
+        let mut of_this = left.min(FILE);
+        left -= of_this;
+        n += 1;
+        while of_this > 0 {
+            if interrupted() {
+                bail!(Interrupted, "interrupted");
+            }
+            let len = of_this.min(1 << 20);
+            f.write_all(supply.block(len as usize))?;
+            of_this -= len;
+        }
+        f.sync_all()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options> {
+        let args: Vec<String> = line.split_whitespace().map(str::to_string).collect();
+        options(&args)
+    }
+
+    #[test]
+    fn its_own_defaults() {
+        let o = parse("").unwrap();
+        assert_eq!((o.rounds, o.size, o.seconds), (3, 256 << 20, 10));
+        assert_eq!(o.systems, ["zfs-fuse-0.7", "ours"]);
+        assert!(o.out.ends_with("scans"));
+        let o = parse("--full --rows resilver,scrub --systems ours").unwrap();
+        assert_eq!((o.size, o.seconds), (2 << 30, 60));
+        assert!(o.wants("scrub-128k") && o.wants("resilver") && !o.wants("pgbench"));
+        for bad in ["--systems ext4", "--rows fsync", "--device /dev/null"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

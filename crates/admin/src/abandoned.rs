@@ -1,4 +1,5 @@
-//! Pools that were let go while transfers were under way ([`crate::pools::abandon`]), as long as these are.
+//! Abandoned pools: closed by force while transfers were in progress ([`crate::pools::abandon`]), and kept
+//! until these end.
 
 use vdev::Left;
 

@@ -1,4 +1,4 @@
-//! Refusals of what a suspended pool cannot do.
+//! Refusals of operations that a suspended pool cannot do.
 
 use crate::errors::answer;
 use crate::registry::PoolEntry;

@@ -1,4 +1,4 @@
-//! Blocks that wait to be written early ([`crate::write_early`]), and the limits of that.
+//! Runs of blocks that wait to be written early ([`crate::write_early`]), and the limits of a pool.
 
 use base::Txg;
 use std::ops::Range;

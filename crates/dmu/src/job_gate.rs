@@ -1,4 +1,5 @@
-//! Jobs of a pool's background threads: they hold nothing that would keep the pool from being closed.
+//! The gate of background jobs: once it is closed no further job begins, and closing a pool waits for those
+//! that run.
 
 use base::sync::{CondvarExt, MutexExt};
 use std::sync::{Arc, Condvar, Mutex};

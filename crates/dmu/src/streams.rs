@@ -1,4 +1,4 @@
-//! Reads that follow one another in an object are recognised as streams, and how far ahead of them to read.
+//! Detection of sequential reads of an object, and how far ahead of them to read.
 //!
 //! Each object remembers a few places where reads went on from where others had ended. The further such a stream goes the
 //! further ahead of it is read, up to [`FARTHEST`].

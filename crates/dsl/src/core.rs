@@ -75,8 +75,11 @@ pub struct Event {
 /// In-core objects by object number.
 #[derive(Default)]
 pub(crate) struct Caches {
+    /// Directories.
     pub dirs: Mutex<HashMap<u64, Arc<Dir>>>,
+    /// Heads and snapshots.
     pub datasets: Mutex<Datasets>,
+    /// The root directory, once it was opened.
     pub root: Mutex<Option<Arc<Dir>>>,
 }
 
@@ -85,12 +88,14 @@ const SNAPSHOTS_KEPT: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct Datasets {
+    /// By object number.
     pub map: HashMap<u64, Arc<Dataset>>,
     /// Size at which unused snapshots go.
     sweep_at: usize,
 }
 
 impl Datasets {
+    /// Drops snapshots that nobody uses, if there are more than [`SNAPSHOTS_KEPT`] in memory.
     pub fn sweep(&mut self) {
         if self.map.len() < self.sweep_at.max(SNAPSHOTS_KEPT) {
             return;

@@ -1,4 +1,4 @@
-//! Space of blocks, and counters of it.
+//! [`Triple`]: the three sizes of blocks that are accounted.
 
 use base::Txg;
 use disk::BlkPtr;

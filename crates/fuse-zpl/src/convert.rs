@@ -1,4 +1,4 @@
-//! Identities, attributes, times and figures of the POSIX layer as FUSE has them.
+//! Conversion of identities, attributes, times and counts from the POSIX layer to FUSE.
 
 use fuse::{Request, Statfs, Time};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Nodes of which the kernel may have pages of a file system that was replaced ([`crate::swap`]).
+//! Stale nodes: those whose cached pages in the kernel may be of a file system that was replaced
+//! ([`crate::swap`]).
 
 use crate::gate::TICK;
 use base::sync::MutexExt;

@@ -1,4 +1,4 @@
-//! How a session stands: what its threads share, and the handle by which others end it.
+//! The state that the threads of a session share, and the handle that ends a session from outside.
 
 use std::fmt;
 use std::io;

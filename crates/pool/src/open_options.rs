@@ -1,4 +1,4 @@
-//! How a pool is to be opened.
+//! Options of opening a pool.
 
 use crate::multihost::{Activity, Multihost};
 use crate::Tunables;

@@ -1,4 +1,4 @@
-//! A sum over everything that happened in a run.
+//! The hash of a run, over everything that happened in it.
 
 use env_sim::Event;
 

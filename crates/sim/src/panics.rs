@@ -1,4 +1,4 @@
-//! What a panic says.
+//! The message of a caught panic.
 
 /// The message of a panic.
 pub fn said(p: Box<dyn std::any::Any + Send>) -> String {

@@ -1,4 +1,4 @@
-//! What the rooms that show an object know of the object set it is in.
+//! The context in which an object is shown: its object set and what is known of it.
 
 use crate::raw::Set;
 use crate::Session;

@@ -1,4 +1,4 @@
-//! What the log of a mounted dataset remembers between commits, and the counters of them.
+//! The state of a mounted dataset's log between commits, with its counters.
 
 use crate::header::Header;
 use crate::itx::{Itx, Itxs};
@@ -66,7 +66,9 @@ pub struct Stats {
 
 /// A block of the chain.
 pub(crate) struct Lwb {
+    /// Its pointer.
     pub bp: BlkPtr,
+    /// Txg in which it was allocated.
     pub alloc_txg: Txg,
     /// Highest txg of a record in it.
     pub max_txg: Txg,
@@ -76,7 +78,9 @@ pub(crate) struct Lwb {
 
 /// An old chain (or all of a chain) to be freed in the sync of a txg.
 pub(crate) struct Reset {
+    /// The txg in whose sync it is freed.
     pub txg: Txg,
+    /// The blocks to free.
     pub frees: Vec<BlkPtr>,
     /// Pending references to drop.
     pub clones: Vec<BlkPtr>,
@@ -84,18 +88,23 @@ pub(crate) struct Reset {
 
 #[derive(Default)]
 pub(crate) struct State {
+    /// Changes that are not in the log yet.
     pub itxs: Itxs,
     /// The chain; the last one is allocated but not written, and is what the next batch fills.
     pub lwbs: VecDeque<Lwb>,
     /// Txg whose header makes the chain reachable: the first whose [`Zil::sync`] saw the chain.
     pub chain_txg: Option<Txg>,
+    /// Last txg known to be on disk.
     pub synced: Txg,
+    /// The header as it is to be stored next.
     pub header: Header,
     /// `header` describes a chain from before this log was opened, which is not disposed of.
     pub old_chain: bool,
+    /// A chain that waits to be freed.
     pub reset: Option<Reset>,
     /// Record being replayed.
     pub replaying: Option<u64>,
+    /// Sequence number of the last record replayed in each txg that is not on disk.
     pub replayed: BTreeMap<Txg, u64>,
     /// A batch failed: no commits until this txg is on disk.
     pub stalled: Option<Txg>,
@@ -103,15 +112,21 @@ pub(crate) struct State {
     pub broken: bool,
     /// Calls of [`Zil::pause`] that have not been taken back.
     pub paused: u32,
+    /// A thread runs a round of a commit.
     pub leader: bool,
     /// First txg in which the round under way took a block that nothing on disk names yet.
     pub taken: Option<Txg>,
+    /// Ticket of the next commit.
     pub next_ticket: u64,
+    /// Commits with smaller tickets have ended.
     pub done_ticket: u64,
+    /// Bytes of the newest batches, from which the size of the next block follows.
     pub history: VecDeque<usize>,
+    /// Sequence number of the newest record.
     pub lr_seq: u64,
     /// Highest txg anything was logged or allocated in.
     pub max_txg: Txg,
+    /// The counters.
     pub stats: Stats,
 }
 
@@ -131,6 +146,7 @@ impl State {
         self.itxs.take_ordered()
     }
 
+    /// Notes a block allocated for the chain in `txg`.
     pub fn note_alloc(&mut self, bp: BlkPtr, txg: Txg) {
         self.max_txg = self.max_txg.max(txg);
         self.lwbs.push_back(Lwb {

@@ -1,4 +1,4 @@
-//! What the POSIX layer asks of the layer of datasets: space, what owners use, long names.
+//! The trait through which the POSIX layer asks the DSL for space, usage of owners and long names.
 
 use base::Result;
 

@@ -1,4 +1,4 @@
-//! Bookmarks as they are shown.
+//! Bookmarks as `zfs get` and `zfs list` show them.
 
 use crate::registry::PoolEntry;
 use base::{Error, Result};
@@ -7,6 +7,7 @@ use zap::Zap;
 
 /// A bookmark as it is shown (data format §12).
 pub struct Bookmark {
+    /// The words of its ZAP entry, 3 or 12.
     pub words: Vec<u64>,
     /// GUIDs of the snapshots its redaction list was made of; none without such a list.
     pub redacted_by: Option<Vec<u64>>,

@@ -1,4 +1,4 @@
-//! Object sets of datasets looked into, whether or not they are open.
+//! Object sets of datasets, opened for reading or taken from those that are open.
 
 use crate::registry::PoolEntry;
 use base::Result;

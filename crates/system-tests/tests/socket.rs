@@ -136,7 +136,6 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
         ("zpool", &["set", "comment=mine", "tank"]),
         ("zpool", &["clear", "tank"]),
         ("zpool", &["sync", "tank"]),
-        ("zpool", &["upgrade", "tank"]),
         ("zpool", &["import"]),
         ("zpool", &["labelclear", "-f", &other]),
         ("zfs", &["create", "tank/mine"]),
@@ -160,6 +159,11 @@ fn a_stranger_may_look_at_roots_pools_and_no_more() {
     rig.zfs(&["unmount", "tank/a"]);
     stranger("zfs", &["mount", "-a"]).ok();
     assert_eq!(rig.get("mounted", "tank/a"), "no");
+    // There is nothing to upgrade, which he may know; the daemon does not do it for him either way.
+    stranger("zpool", &["upgrade", "tank"]).ok();
+    let upgrade = r#"{"pool":"tank","version":null,"command":"zpool upgrade tank"}"#;
+    let said = speak_as(&rig, STRANGER, &at, &call("PoolUpgrade", upgrade));
+    assert!(said.contains("permission denied"), "{said}");
     let said = speak_as(&rig, STRANGER, &at, &call("Stop", "{}"));
     assert!(said.contains("\"error\""), "{said}");
     // Who asks has not grown beyond what his questions may be.

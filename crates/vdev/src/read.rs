@@ -161,6 +161,9 @@ struct Plan {
     stripes: Vec<Vec<Column>>,
 }
 
+/// Groups into which the blocks of a scrub's call are divided.
+const SCRUB_GROUPS: usize = 8;
+
 /// Where a candidate stands: number of the request, stripe, column, candidate.
 type CandidateIndex = (usize, usize, usize, usize);
 
@@ -237,8 +240,31 @@ impl VdevTree {
 
     /// Like [`VdevTree::read_many`], but reads every copy and all parity, rewrites what is wrong,
     /// and brings leaves up to date whose DTL contains the birth: the step of scrub and resilver.
+    ///
+    /// Reading overlaps with the rest: while a group of blocks is verified, repaired and given to leaves, the next is read.
     pub fn scrub_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
-        self.run(reqs, Mode::Scrub)
+        if reqs.len() < 2 || reqs.iter().any(|r| self.is_removed(r.vdev)) {
+            return self.run(reqs, Mode::Scrub);
+        }
+        let groups: Vec<&[ReadReq]> = reqs.chunks(reqs.len().div_ceil(SCRUB_GROUPS)).collect();
+        let mut out = Vec::new();
+        let mut read: Option<(&[ReadReq], Vec<Result<Plan>>)> = None;
+        for next in groups.into_iter().map(Some).chain([None]) {
+            let (before, after) = (Mutex::new(read.take()), Mutex::new(Vec::new()));
+            let done = Mutex::new(Vec::new());
+            self.env.cpu.par_io(2, &|half| match half {
+                0 => {
+                    if let Some((reqs, plans)) = before.acquire().take() {
+                        *done.acquire() = self.finish_all(reqs, plans, Mode::Scrub);
+                    }
+                }
+                _ => *after.acquire() = self.fetch_first(next.unwrap_or(&[]), Mode::Scrub),
+            });
+            out.append(&mut done.acquire());
+            let plans = std::mem::take(&mut *after.acquire());
+            read = next.map(|reqs| (reqs, plans));
+        }
+        out
     }
 
     fn run(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
@@ -272,6 +298,12 @@ impl VdevTree {
 
     /// Reads blocks of vdevs that exist.
     fn run_here(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
+        let plans = self.fetch_first(reqs, mode);
+        self.finish_all(reqs, plans, mode)
+    }
+
+    /// Reads what is read of each block in any case.
+    fn fetch_first(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<Plan>> {
         let mut plans: Vec<Result<Plan>> = reqs.iter().map(|r| self.plan(r)).collect();
         let mut places = Vec::new();
         for (r, plan) in plans.iter_mut().enumerate() {
@@ -282,7 +314,15 @@ impl VdevTree {
         }
         let mut refs: Vec<Option<&mut Plan>> = plans.iter_mut().map(|p| p.as_mut().ok()).collect();
         self.fetch(&mut refs, &places, mode.class());
-        drop(refs);
+        plans
+    }
+
+    fn finish_all(
+        &self,
+        reqs: &[ReadReq],
+        plans: Vec<Result<Plan>>,
+        mode: Mode,
+    ) -> Vec<Result<ReadOutcome>> {
         if let ([req], [_]) = (reqs, &plans[..]) {
             return plans
                 .into_iter()

@@ -211,7 +211,12 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
             }
         }
         // Whoever may not upgrade the pool is told that, too.
-        if version.is_none() && pool.version >= 5000 && pool.facts.disabled_features.is_empty() {
+        let open = pool.health != "UNAVAIL";
+        if open
+            && version.is_none()
+            && pool.version >= 5000
+            && pool.facts.disabled_features.is_empty()
+        {
             if !all {
                 writeln!(
                     cx.out,

@@ -11,7 +11,7 @@ use zio::Scrubbed;
 
 /// Blocks, and bytes of each top-level vdev, that are scrubbed together.
 const BATCH_BLOCKS: usize = 256;
-const BATCH_BYTES: u64 = 8 << 20;
+const BATCH_BYTES: u64 = 16 << 20;
 
 impl Pool {
     /// Scrubs a batch of the queue; false: nothing was left, or nothing could be done now.

@@ -30,8 +30,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::{keys, Vdev};
 use zap::{Value, Zap};
 
-/// Bytes of a vdev that are copied together, unless its smallest piece is larger.
-const BATCH: u64 = 16 << 20;
+/// Bytes of a vdev that are copied by one call, unless its smallest piece is larger. Reading and writing overlap within a call, and
+/// no txg is written meanwhile: 0.4 s at 150 MB/s.
+const BATCH: u64 = 64 << 20;
 
 /// So many bytes count as a block of a job.
 const BLOCK: u64 = 4096;

@@ -7,6 +7,8 @@
 //! 2. Only a leaf that a rebuild fills ([`Vdev::is_rebuilt`]) is written to.
 //! 3. No other write to a range is under way while it is copied ([`Copying`](crate::copying::Copying)). The caller sees to it
 //!    that no block of it is one of a txg that is not on disk.
+//!
+//! Reading and writing overlap: the ranges of a call are divided into groups, and while one is written the next is read.
 
 use super::finish::readable;
 use super::reconstruct::{attempt, columns};
@@ -19,10 +21,14 @@ use base::sync::MutexExt;
 use base::{bail, Block, Result, Txg, MAX_BLOCK};
 use env::Op;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a range that one leaf holds, at most.
 const SEGMENT: u64 = 1 << 20;
+
+/// Groups into which the ranges of a call are divided. Only the first one's reading and the last one's writing overlap with
+/// nothing.
+const GROUPS: usize = 16;
 
 /// What became of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +41,14 @@ pub struct Rebuilt {
     pub failed: bool,
 }
 
-/// A write to a leaf that is rebuilt.
+/// Ranges that are read together, and written together while the next group is read.
+struct Group {
+    plans: Vec<Option<Plan>>,
+    out: Vec<Rebuilt>,
+    gifts: Vec<Gift>,
+}
+
+/// A write to a leaf that is rebuilt. `range` counts in its group.
 struct Gift {
     leaf: Arc<Vdev>,
     owner: Arc<Vdev>,
@@ -89,11 +102,32 @@ impl VdevTree {
             .iter()
             .map(|&(at, n)| (vdev, at, at.saturating_add(n)));
         let _window = self.copying.begin(places.collect());
-        let mut out = vec![Rebuilt::default(); ranges.len()];
-        let mut plans: Vec<Option<Plan>> = Vec::new();
-        for (&(offset, asize), out) in ranges.iter().zip(&mut out) {
+        let mut groups: Vec<Mutex<Group>> = Vec::new();
+        for ranges in ranges.chunks(ranges.len().div_ceil(GROUPS).max(1)) {
+            groups.push(Mutex::new(self.group_of_ranges(&top, ranges)?));
+        }
+        for next in 0..=groups.len() {
+            self.env.cpu.par_io(2, &|half| match half {
+                0 if next > 0 => self.give_group(&groups[next - 1], txg),
+                1 if next < groups.len() => self.read_group(&groups[next]),
+                _ => {}
+            });
+        }
+        let ended = groups.into_iter().map(Mutex::into_inner);
+        let ended = ended.map(|g| g.unwrap_or_else(PoisonError::into_inner));
+        Ok(ended.flat_map(|g| g.out).collect())
+    }
+
+    /// Which leaves some ranges are read from and written to.
+    fn group_of_ranges(&self, top: &Arc<Vdev>, ranges: &[(u64, u64)]) -> Result<Group> {
+        let mut group = Group {
+            plans: Vec::new(),
+            out: vec![Rebuilt::default(); ranges.len()],
+            gifts: Vec::new(),
+        };
+        for (&(offset, asize), out) in ranges.iter().zip(&mut group.out) {
             let req = ReadReq {
-                vdev,
+                vdev: top.id(),
                 offset,
                 psize: top.data_in(asize)?,
                 birth: base::Txg::INITIAL,
@@ -101,15 +135,25 @@ impl VdevTree {
             };
             let mut plan = self.plan(&req)?;
             plan.class = IoClass::Rebuild;
-            let (plan, wanted) = sources_and_targets(&top, plan, out);
+            let (plan, wanted) = sources_and_targets(top, plan, out);
             out.skipped = !wanted && !out.failed;
-            plans.push(wanted.then_some(plan));
+            group.plans.push(wanted.then_some(plan));
         }
-        self.fetch_sources(&mut plans);
-        let gifts = self.gifts(&mut plans, &mut out);
-        drop(plans);
-        self.give(gifts, txg, &mut out);
-        Ok(out)
+        Ok(group)
+    }
+
+    fn read_group(&self, group: &Mutex<Group>) {
+        let mut g = group.acquire();
+        let g = &mut *g;
+        self.fetch_sources(&mut g.plans);
+        g.gifts = self.gifts(&mut g.plans, &mut g.out);
+        g.plans.clear();
+    }
+
+    fn give_group(&self, group: &Mutex<Group>, txg: Txg) {
+        let mut g = group.acquire();
+        let gifts = std::mem::take(&mut g.gifts);
+        self.give(gifts, txg, &mut g.out);
     }
 
     /// Reads as little as is needed.
@@ -145,7 +189,7 @@ impl VdevTree {
             let mut cell = cells[r].acquire();
             if let Some(mut plan) = cell.0.take() {
                 let content = self.content(&mut plan);
-                cell.1 = content.map(|content| presents(&plan, &content, r));
+                cell.1 = content.map(|content| presents(&plan, content, r));
                 cell.0 = Some(plan);
             }
         });
@@ -269,15 +313,16 @@ fn sources_and_targets(top: &Arc<Vdev>, mut plan: Plan, out: &mut Rebuilt) -> (P
 }
 
 /// The writes that give a range to those who are rebuilt.
-fn presents(plan: &Plan, content: &[u8], range: usize) -> Vec<Gift> {
+fn presents(plan: &Plan, mut content: Vec<u8>, range: usize) -> Vec<Gift> {
     let mut out = Vec::new();
     for (s, cols) in plan.stripes.iter().enumerate() {
         if !cols.iter().any(|c| c.cands.iter().any(|k| k.stale)) {
             continue;
         }
         let right = match &plan.map {
-            Some(map) => columns(map, s, content),
-            None => vec![content.to_vec()],
+            Some(map) => columns(map, s, &content),
+            // A mirror has one stripe.
+            None => vec![std::mem::take(&mut content)],
         };
         for (col, right) in cols.iter().zip(right) {
             let data = Arc::new(right);

@@ -80,10 +80,18 @@ pub enum Mutation {
     RollbackTakesBelow,
     /// A rebuild ends when it has copied a part.
     RebuildEndsEarly,
+    /// A block of a raw stream gets the salt, IV and MAC of the block before it.
+    RawSealStale,
+    /// A block of dnodes that a raw stream changes keeps the seal it had.
+    DnodeSealKept,
+    /// A raw receive leaves the owners charged as they were.
+    RawAccountsKept,
+    /// A raw increment is received whatever keys and set of IVs its base has.
+    RawBaseUnchecked,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 38] = [
+pub const MUTATIONS: [Mutation; 42] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -122,6 +130,10 @@ pub const MUTATIONS: [Mutation; 38] = [
     Mutation::UpgradeWithoutTables,
     Mutation::RollbackTakesBelow,
     Mutation::RebuildEndsEarly,
+    Mutation::RawSealStale,
+    Mutation::DnodeSealKept,
+    Mutation::RawAccountsKept,
+    Mutation::RawBaseUnchecked,
 ];
 
 #[cfg(feature = "mutations")]

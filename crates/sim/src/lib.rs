@@ -14,6 +14,7 @@ mod differs;
 pub mod foreign;
 pub mod found;
 pub mod gen;
+pub mod keys;
 pub mod lineage;
 pub mod op;
 pub mod oracle;

@@ -441,6 +441,15 @@ impl Applier {
                 r.object
             );
         }
+        let mut seal = RawSeal {
+            salt: r.salt,
+            iv: r.iv,
+            mac: r.mac,
+        };
+        if mutated(Mutation::RawSealStale) {
+            let before = self.pending.last().and_then(|b| b.form.sealed);
+            seal = before.unwrap_or(seal);
+        }
         self.pending_bytes += payload.len();
         self.pending_at = (r.object, r.offset, bytes);
         self.pending.push(StoredBlock {
@@ -449,11 +458,7 @@ impl Applier {
             data: Arc::new(payload),
             form: StoredForm {
                 compress: Compression::new(r.compression),
-                sealed: Some(RawSeal {
-                    salt: r.salt,
-                    iv: r.iv,
-                    mac: r.mac,
-                }),
+                sealed: Some(seal),
                 big_endian: self.big_endian(r.flags),
             },
         });

@@ -226,3 +226,158 @@ fn options_that_a_receive_cannot_obey_are_refused_before_parents_are_made() {
         assert!(dsl.dataset("p/to/a").is_err(), "{name}");
     }
 }
+
+fn package(admin: &Arc<Admin>, name: &str) -> Vec<u8> {
+    let ask = Send {
+        target: name.into(),
+        replicate: true,
+        ..Send::default()
+    };
+    let mut package = Vec::new();
+    send::send(admin, ROOT, &ask, Some(&mut package), &mut |_| {}).unwrap();
+    package
+}
+
+/// Value and source of a property.
+fn shown(admin: &Arc<Admin>, name: &str, prop: &str) -> Option<(dsl::PropValue, dsl::PropSource)> {
+    let ds = admin.find("p").unwrap().pool.dsl.dataset(name).unwrap();
+    ds.prop(prop, true).unwrap()
+}
+
+/// A tree `p/a` with `p/a/b` of which each has values of its own, and a snapshot of both.
+fn tree(admin: &Arc<Admin>) {
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.create("p/a/b", &[]).unwrap();
+    set(admin, "p/a", "recordsize", "8K");
+    set(admin, "p/a/b", "recordsize", "16K");
+    set(admin, "p/a/b", "quota", "60M");
+    set(admin, "p/a/b", "com.example:x", "y");
+    commands.snapshot_all("p/a@s").unwrap();
+}
+
+#[test]
+fn what_is_excluded_from_a_package_is_excluded_for_every_file_system() {
+    let admin = pool();
+    tree(&admin);
+    let ask = Receive {
+        target: "p/c".into(),
+        exclude: ["recordsize", "quota", "com.example:x"]
+            .map(Into::into)
+            .to_vec(),
+        ..Receive::default()
+    };
+    let stream = package(&admin, "p/a@s");
+    receive::receive(&admin, ROOT, &ask, &stream[..], &mut |_| {}).unwrap();
+    for name in ["p/c", "p/c/b"] {
+        assert_eq!(number(&admin, name, "recordsize"), 128 << 10, "{name}");
+        assert_eq!(number(&admin, name, "quota"), 0, "{name}");
+        assert_eq!(shown(&admin, name, "com.example:x"), None, "{name}");
+    }
+}
+
+#[test]
+fn what_is_set_for_a_package_is_set_at_its_top_and_inherited_below() {
+    let admin = pool();
+    tree(&admin);
+    let ask = Receive {
+        target: "p/c".into(),
+        props: props(&[("recordsize", "32K")]),
+        ..Receive::default()
+    };
+    let stream = package(&admin, "p/a@s");
+    receive::receive(&admin, ROOT, &ask, &stream[..], &mut |_| {}).unwrap();
+    let top = shown(&admin, "p/c", "recordsize").unwrap();
+    assert_eq!(
+        (top.0.int(), top.1),
+        (Some(32 << 10), dsl::PropSource::Local)
+    );
+    let below = shown(&admin, "p/c/b", "recordsize").unwrap();
+    let inherited = dsl::PropSource::Inherited("p/c".into());
+    assert_eq!((below.0.int(), below.1), (Some(32 << 10), inherited));
+}
+
+/// It goes before what is received anyway.
+#[test]
+fn excluding_a_property_leaves_what_was_set_on_the_target() {
+    let admin = pool();
+    tree(&admin);
+    let commands = Commands(admin.clone());
+    let first = sent(&admin, "p/a@s", None);
+    let mut ask = Receive {
+        target: "p/c".into(),
+        ..Receive::default()
+    };
+    receive::receive(&admin, ROOT, &ask, &first[..], &mut |_| {}).unwrap();
+    set(&admin, "p/c", "recordsize", "64K");
+    commands.snapshot("p/a@t").unwrap();
+    let more = sent(&admin, "p/a@t", Some("p/a@s"));
+    ask.exclude = vec!["recordsize".into()];
+    receive::receive(&admin, ROOT, &ask, &more[..], &mut |_| {}).unwrap();
+    let own = shown(&admin, "p/c", "recordsize").unwrap();
+    assert_eq!(
+        (own.0.int(), own.1),
+        (Some(64 << 10), dsl::PropSource::Local)
+    );
+}
+
+/// A stream with properties is one of a file system that is not encrypted: such it stays. One without becomes what its parent is,
+/// which takes the key.
+#[test]
+fn what_was_not_encrypted_is_received_below_an_encrypted_file_system() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    tree(&admin);
+    let ask = api::DatasetCreate {
+        name: "p/e".into(),
+        props: props(&[("encryption", "on"), ("keyformat", "raw")]),
+        key: Some(api::Secret::new(vec![7; 32])),
+        ..api::DatasetCreate::default()
+    };
+    admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
+    let encrypted = |name: &str| {
+        let dsl = &admin.find("p").unwrap().pool.dsl;
+        dsl.dir(name).unwrap().is_encrypted().unwrap()
+    };
+    let (with, without) = (package(&admin, "p/a@s"), sent(&admin, "p/a@s", None));
+    let receive = |to: &str, exclude: &[&str], stream: &[u8]| {
+        let ask = Receive {
+            target: to.into(),
+            exclude: exclude.iter().map(ToString::to_string).collect(),
+            ..Receive::default()
+        };
+        receive::receive(&admin, ROOT, &ask, stream, &mut |_| {}).map_err(|e| e.to_string())
+    };
+    receive("p/e/with", &[], &with).unwrap();
+    assert!(!encrypted("p/e/with") && !encrypted("p/e/with/b"));
+    receive("p/e/asked", &["encryption"], &with).unwrap();
+    assert!(encrypted("p/e/asked") && encrypted("p/e/asked/b"));
+    receive("p/e/without", &[], &without).unwrap();
+    assert!(encrypted("p/e/without"));
+    for name in [
+        "without@s",
+        "without",
+        "asked/b@s",
+        "asked/b",
+        "asked@s",
+        "asked",
+    ] {
+        commands.destroy(&format!("p/e/{name}")).unwrap();
+    }
+    admin::datasets::mount::unmount(&admin, ROOT, "p/e/with/b", false).unwrap();
+    admin::datasets::mount::unmount(&admin, ROOT, "p/e/with", false).unwrap();
+    admin::datasets::mount::unmount(&admin, ROOT, "p/e", false).unwrap();
+    admin::datasets::keys::unload(&admin, ROOT, "p/e").unwrap();
+    let refused = "cannot receive new filesystem stream: inherited key must be loaded";
+    let done = receive("p/e/without", &[], &without);
+    assert_eq!(done.unwrap_err(), refused);
+    let done = receive("p/e/asked", &["encryption"], &with);
+    assert_eq!(done.unwrap_err(), refused);
+    let ask = Receive {
+        target: "p/e/locked".into(),
+        no_mount: true,
+        ..Receive::default()
+    };
+    receive::receive(&admin, ROOT, &ask, &with[..], &mut |_| {}).unwrap();
+    assert!(!encrypted("p/e/locked") && !encrypted("p/e/locked/b"));
+}

@@ -82,10 +82,18 @@ pub enum Mutation {
     RebuildEndsEarly,
     /// Of a livelist that is freed in part, the FREEs are forgotten whose ALLOCs are still to come.
     LivelistForgetsFrees,
+    /// A block of a raw stream gets the salt, IV and MAC of the block before it.
+    RawSealStale,
+    /// A block of dnodes that a raw stream changes keeps the seal it had.
+    DnodeSealKept,
+    /// A raw receive leaves the owners charged as they were.
+    RawAccountsKept,
+    /// A raw increment is received whatever keys and set of IVs its base has.
+    RawBaseUnchecked,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 39] = [
+pub const MUTATIONS: [Mutation; 43] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -125,6 +133,10 @@ pub const MUTATIONS: [Mutation; 39] = [
     Mutation::RollbackTakesBelow,
     Mutation::RebuildEndsEarly,
     Mutation::LivelistForgetsFrees,
+    Mutation::RawSealStale,
+    Mutation::DnodeSealKept,
+    Mutation::RawAccountsKept,
+    Mutation::RawBaseUnchecked,
 ];
 
 #[cfg(feature = "mutations")]

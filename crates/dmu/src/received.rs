@@ -13,6 +13,7 @@ use crate::sync::{spec_for, with_nonce, Shape};
 use crate::tx::Dmu;
 use crate::tx::Tx;
 use crate::Dnode;
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, Result};
 use disk::crypt::OBJSET_MAC_SIZE;
@@ -138,7 +139,9 @@ impl Objset {
             let mut s = self.lock_state();
             s.macs = [0; 2 * OBJSET_MAC_SIZE];
             s.macs[..OBJSET_MAC_SIZE].copy_from_slice(mac);
-            s.os_flags &= !ACCOUNTED;
+            if !mutated(Mutation::RawAccountsKept) {
+                s.os_flags &= !ACCOUNTED;
+            }
         }
         self.touch_header(tx);
         Ok(())

@@ -1,5 +1,6 @@
 //! The driver: runs a target with many inputs, and reports panics, hangs and large allocations.
 
+use crate::blame::blamed;
 use crate::mutate::{mutate, Random};
 use crate::{Corpus, Target, MAX_MEMORY, MAX_TIME, MEMORY};
 use base::sync::MutexExt;
@@ -145,9 +146,11 @@ pub fn run(t: &Target, corpus: &Corpus, seed: u64, limits: Limits) -> Outcome {
             kept.extend_from_slice(&input);
         }
         if let Some(what) = execute(t, &input) {
-            let kept = out.findings.entry(what).or_insert_with(|| input.clone());
-            if input.len() < kept.len() {
-                kept.clone_from(&input);
+            let wrong = blamed();
+            let wrong = wrong.as_ref().unwrap_or(&input);
+            let kept = out.findings.entry(what).or_insert_with(|| wrong.clone());
+            if wrong.len() < kept.len() {
+                kept.clone_from(wrong);
             }
         }
         out.executions += 1;

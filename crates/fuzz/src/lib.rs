@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod blame;
 mod corpus;
 mod driver;
 mod mutate;

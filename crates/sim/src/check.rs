@@ -5,6 +5,7 @@ use crate::cut::{Cutter, Image, FATES};
 use crate::desk::Desk;
 use crate::found::{self, Tree};
 use crate::hash::TraceHash;
+use crate::keys;
 use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
 use crate::owners;
 use crate::rig::{self, full, path, Fs, Layout};
@@ -132,6 +133,7 @@ impl Opened {
 
     pub fn mount(pool: Arc<Pool>, layout: &Layout) -> Result<Opened, String> {
         let mut mounts = BTreeMap::new();
+        keys::load(&pool).map_err(|e| format!("loading keys: {e}"))?;
         for name in listed(&pool).map_err(text)?.0 {
             let fs = rig::mount_named(&pool, &full(&name), layout)
                 .map_err(|e| format!("mounting '{name}': {e}"))?;
@@ -171,6 +173,7 @@ impl Opened {
     fn administered(desk: Desk, layout: &Layout) -> base::Result<Opened> {
         let pool = desk.pool()?;
         let mut mounts = BTreeMap::new();
+        keys::load(&pool)?;
         for name in listed(&pool)?.0 {
             let fs = desk.mount(&name, layout)?;
             mounts.insert(name, fs);

@@ -1,14 +1,15 @@
 //! Administration of the simulated pool through `admin`, with a door in memory.
 
+use crate::keys;
 use crate::rig::{self, full, path, Fs, Layout, POOL};
 use crate::rights;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
-use admin::datasets::{mount, permissions, receive, send, set, snapshots};
+use admin::datasets::{create, mount, permissions, receive, send, set, snapshots};
 use admin::{pools, Admin, PoolEntry};
 use api::{
-    Change, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, PoolScrub, ScrubAction,
-    SnapshotCreate, VdevClass, VdevKind, VdevSpec,
+    Change, DatasetCreate, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport,
+    PoolScrub, ScrubAction, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
 };
 use base::{Kind, Result};
 use disk::props;
@@ -199,6 +200,20 @@ impl Desk {
     /// `zfs create`
     pub fn create_fs(&self, fs: &str) -> Result<()> {
         self.commands().create(&full(fs), &[])
+    }
+
+    /// `zfs create` of an encrypted one.
+    pub fn create_sealed(&self, fs: &str, cipher: u64) -> Result<()> {
+        let ask = DatasetCreate {
+            name: full(fs),
+            props: keys::props(cipher),
+            key: Some(keys::secret()),
+            command: format!("zfs create {}", full(fs)),
+            ..DatasetCreate::default()
+        };
+        create::create(&self.admin, ROOT, &ask)
+            .map(drop)
+            .map_err(told)
     }
 
     /// `zfs send` of all snapshots of a file system, each whole and as an increment of the one before. The first

@@ -73,7 +73,13 @@ fn look(fs: &Fs, z: &Arc<Znode>, dtype: u8) -> base::Result<Found> {
         owner: [attr.uid, attr.gid, attr.projid],
         ..State::default()
     };
-    let what = match dtype {
+    // File systems of version 1 have no kinds in their directories.
+    let kind = (attr.mode >> 12) as u8 & 15;
+    if dtype != 0 && dtype != kind {
+        let text = format!("kind {dtype} in its directory, but {kind}");
+        return Err(base::Error::damaged(text));
+    }
+    let what = match kind {
         4 => What::Dir,
         8 => {
             state.data = Arc::new(content(fs, z)?);

@@ -4,7 +4,7 @@
 use crate::cut::FATES;
 use crate::found::What;
 use crate::lineage::Lineage;
-use crate::op::{Change, Fault, Fill, Op, Scan};
+use crate::op::{Change, Fault, Fill, Op, Scan, Transfer};
 use crate::owners;
 use crate::refuse::{self, Ending, Refuse};
 use crate::rig::{Layout, MIB};
@@ -74,6 +74,8 @@ const LINEAGE: [(&str, u64); 8] = [
 const SPANS: [(&str, u64); 3] = [("diff", 4), ("destroyrange", 1), ("renameall", 1)];
 /// Kinds that half of the worlds have, for the same reason.
 const REPLICAS: [(&str, u64); 2] = [("receive", 6), ("heal", 1)];
+/// Kinds that half of the worlds with those of [`REPLICAS`] have, for the same reason.
+const SEALED: [(&str, u64); 3] = [("createsealed", 3), ("receiveraw", 8), ("receivesealed", 2)];
 /// Kinds that every third world without projects has, for the same reason.
 const VERSIONS: [(&str, u64); 3] = [("snapshotall", 2), ("createold", 1), ("raise", 1)];
 /// Kinds that only every third seed has, for the same reason.
@@ -204,6 +206,9 @@ impl Generator {
         let copies = SeededRng::new(seed ^ 0x5ec7);
         if layout.version == 5000 && copies.below(2) == 0 {
             weights.extend(REPLICAS.iter().map(|k| taste(&copies, k)));
+            if copies.below(2) == 0 {
+                weights.extend(SEALED.iter().map(|k| taste(&copies, k)));
+            }
         }
         if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
             let rng = SeededRng::new(seed ^ 0x7169);
@@ -577,7 +582,7 @@ impl Generator {
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),
             },
-            "receive" => {
+            "receive" | "receiveraw" | "receivesealed" => {
                 let (fs, snap) = self.pick(&snaps)?.clone();
                 let share = match self.rng.below(3) {
                     0 => self.rng.below(1000),
@@ -588,6 +593,11 @@ impl Generator {
                     snap,
                     to: format!("r{}", self.rng.below(2)),
                     share,
+                    how: match kind {
+                        "receiveraw" => Transfer::Raw,
+                        "receivesealed" => Transfer::Sealed,
+                        _ => Transfer::Plain,
+                    },
                 }
             }
             "heal" => {
@@ -644,6 +654,7 @@ impl Generator {
             "renamefs" => (head, name("f")),
             "raise" => (head, "5".into()),
             "createold" => (name("f"), (1 + self.rng.below(4)).to_string()),
+            "createsealed" => (name("f"), self.rng.below(4).to_string()),
             "snapshotall" => {
                 if snaps.len() > 3 {
                     return None;

@@ -15,6 +15,7 @@ pub mod foreign;
 pub mod found;
 pub mod gen;
 mod hash;
+pub mod keys;
 pub mod lineage;
 pub mod op;
 pub mod oracle;

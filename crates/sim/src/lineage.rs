@@ -66,6 +66,11 @@ pub enum Lineage {
         fs: String,
         version: u64,
     },
+    /// An encrypted file system, by one of [`crate::keys::CIPHERS`].
+    CreateSealed {
+        fs: String,
+        cipher: u64,
+    },
 }
 
 /// The root file system, as written in a line.
@@ -80,7 +85,7 @@ pub fn fs_word(fs: &str) -> &str {
 }
 
 /// The first words of these lines.
-pub const VERBS: [&str; 13] = [
+pub const VERBS: [&str; 14] = [
     "promote",
     "bookmark",
     "destroymark",
@@ -94,6 +99,7 @@ pub const VERBS: [&str; 13] = [
     "snapshotall",
     "createold",
     "raise",
+    "createsealed",
 ];
 
 impl Lineage {
@@ -146,6 +152,10 @@ impl Lineage {
                     _ => Lineage::CreateOld { fs, version },
                 }
             }
+            "createsealed" => Lineage::CreateSealed {
+                fs,
+                cipher: word()?.parse().map_err(|_| format!("no cipher: {verb}"))?,
+            },
             _ => return Ok(None),
         }))
     }
@@ -169,6 +179,7 @@ impl fmt::Display for Lineage {
             SnapshotAll { name } => write!(f, "snapshotall {ROOT} {name}"),
             CreateOld { fs, version } => write!(f, "createold {} {version}", w(fs)),
             Raise { fs, version } => write!(f, "raise {} {version}", w(fs)),
+            CreateSealed { fs, cipher } => write!(f, "createsealed {} {cipher}", w(fs)),
         }
     }
 }

@@ -37,6 +37,31 @@ pub enum Fault {
     Over,
 }
 
+/// How a snapshot is sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// As it is read.
+    Plain,
+    /// As it is stored (`zfs send -w`): an encrypted one needs no key on the way.
+    Raw,
+    /// As it is read, and encrypted with keys of its own if the target is new.
+    Sealed,
+}
+
+/// The verbs of a line for them.
+const TRANSFERS: [(Transfer, &str); 3] = [
+    (Transfer::Plain, "receive"),
+    (Transfer::Raw, "receiveraw"),
+    (Transfer::Sealed, "receivesealed"),
+];
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = TRANSFERS.iter().find(|(t, _)| t == self);
+        f.write_str(verb.map_or("", |v| v.1))
+    }
+}
+
 /// One line of a trace. `fs` names a file system without the pool's name (nothing for the root),
 /// paths are from its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,6 +194,7 @@ pub enum Op {
         snap: String,
         to: String,
         share: u64,
+        how: Transfer,
     },
     /// Blocks of a snapshot, drawn from `seed`, are spoilt in all their copies, and healed with its stream.
     Heal {
@@ -403,7 +429,8 @@ impl fmt::Display for Op {
                 snap,
                 to,
                 share,
-            } => write!(f, "receive {} {snap} {to} {share}", w(fs)),
+                how,
+            } => write!(f, "{how} {} {snap} {to} {share}", w(fs)),
             Heal { fs, snap, seed } => write!(f, "heal {} {snap} {seed}", w(fs)),
             Clone { fs, snap, to } => write!(f, "clone {} {snap} {to}", w(fs)),
             CloneSnap { fs, snap, to } => write!(f, "clonesnap {} {snap} {to}", w(fs)),
@@ -521,12 +548,6 @@ impl Words<'_> {
                 snap: self.word()?,
             },
             "send" => Op::Send { fs: self.fs()? },
-            "receive" => Op::Receive {
-                fs: self.fs()?,
-                snap: self.word()?,
-                to: self.word()?,
-                share: self.num()?,
-            },
             "heal" => Op::Heal {
                 fs: self.fs()?,
                 snap: self.word()?,
@@ -565,7 +586,19 @@ impl Words<'_> {
                 fate: self.word()?.parse()?,
                 seed: self.num()?,
             },
-            v => Op::Lineage(self.lineage(v)?),
+            v => match TRANSFERS.iter().find(|(_, verb)| *verb == v) {
+                Some((how, _)) => self.receive(*how)?,
+                None => Op::Lineage(self.lineage(v)?),
+            },
+        })
+    }
+    fn receive(&mut self, how: Transfer) -> Result<Op, String> {
+        Ok(Op::Receive {
+            fs: self.fs()?,
+            snap: self.word()?,
+            to: self.word()?,
+            share: self.num()?,
+            how,
         })
     }
     fn fault(&mut self) -> Result<Fault, String> {

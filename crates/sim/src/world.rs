@@ -15,6 +15,7 @@ use crate::differs;
 use crate::foreign::Foreign;
 use crate::found::{self, find, split, What};
 use crate::hash::TraceHash;
+use crate::keys;
 use crate::lineage::Lineage;
 use crate::op::{Fill, Op};
 use crate::oracle::{Frozen, FsModel, Oracle};
@@ -23,7 +24,7 @@ use crate::rig::{self, full, is_full, Fs, Layout};
 use base::{Kind, Result, Txg};
 use dsl::CreateArgs;
 use env_sim::{Event, Journal, ManualClock, MemDisk, SeededRng};
-use lineage::{key, must_exist};
+use lineage::{key, must_exist, must_fail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -258,7 +259,8 @@ impl World {
                 snap,
                 to,
                 share,
-            } => return self.receive(&[fs, snap, to], *share),
+                how,
+            } => return self.receive(&[fs, snap, to], *share, *how),
             Op::Heal { fs, snap, seed } => return self.heal(fs, snap, *seed),
             Op::Diff { fs, snap } => return self.diff(fs, snap),
             Op::Release => {
@@ -336,6 +338,14 @@ impl World {
         }
     }
 
+    /// Whether a file system is encrypted.
+    fn is_sealed(&self, fs: &str) -> Result<bool> {
+        match self.pool() {
+            Some(pool) => pool.dsl.dir(&full(fs))?.is_encrypted(),
+            None => Ok(false),
+        }
+    }
+
     /// Increments must give what whole streams give.
     fn send(&mut self, fs: &str) -> std::result::Result<Outcome, String> {
         if self.pool().is_none() || self.oracle.fs(fs).is_none() {
@@ -363,6 +373,9 @@ impl World {
     }
 
     fn mount(&mut self, fs: &str) -> Result<()> {
+        if let Some(pool) = self.pool() {
+            keys::load(pool)?;
+        }
         let m = desk(&self.opened)?.mount(fs, &self.layout)?;
         if let Some(o) = &mut self.opened {
             o.mounts.insert(fs.into(), m);
@@ -413,7 +426,16 @@ impl World {
                     return Ok(Outcome::Nothing);
                 }
                 let value = *value;
+                let sealed = self.is_sealed(fs)?;
                 match desk(&self.opened)?.set(fs, prop, value) {
+                    // The place of the third copy holds what decrypting a block takes.
+                    done if prop == "copies" && value == 3 && sealed => {
+                        return must_fail(
+                            done,
+                            &[Kind::Invalid],
+                            "three copies in an encrypted file system",
+                        )
+                    }
                     // Old pools do not have everything.
                     Err(e) if self.layout.version < 5000 && e.kind == Kind::Unsupported => {
                         return Ok(Outcome::Nothing)
@@ -461,6 +483,9 @@ impl World {
                 Op::Lineage(Lineage::CreateOld { version, .. }) => {
                     let commands = desk(&self.opened)?.commands();
                     commands.create(&full(fs), &[("version", *version)])?
+                }
+                Op::Lineage(Lineage::CreateSealed { cipher, .. }) => {
+                    desk(&self.opened)?.create_sealed(fs, *cipher)?
                 }
                 _ => desk(&self.opened)?.create_fs(fs)?,
             },

@@ -449,21 +449,22 @@ impl Applier {
                 r.object
             );
         }
+        let mut seal = RawSeal {
+            salt: r.salt,
+            iv: r.iv,
+            mac: r.mac,
+        };
+        if mutated(Mutation::RawSealStale) {
+            let before = self.pending.last().and_then(|b| b.form.sealed);
+            seal = before.unwrap_or(seal);
+        }
         self.pending_bytes += payload.len();
         self.pending_at = (r.object, r.offset, bytes);
         self.pending.push(StoredBlock {
             blkid: r.offset / size,
             lsize: size as usize,
             data: Arc::new(payload),
-            form: self.sealed_form(
-                r.compression,
-                RawSeal {
-                    salt: r.salt,
-                    iv: r.iv,
-                    mac: r.mac,
-                },
-                r.flags,
-            ),
+            form: self.sealed_form(r.compression, seal, r.flags),
         });
         if self.pending.len() >= BATCH_BLOCKS || self.pending_bytes >= BATCH_BYTES {
             self.flush()?;

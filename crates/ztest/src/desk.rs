@@ -1,5 +1,6 @@
 //! Administration of the pool under test through `admin`, with a door in memory.
 
+use crate::keys;
 use crate::layout::{self, Fs, Layout, TUNABLES};
 use crate::lives::Lives;
 use crate::options::Options;
@@ -127,6 +128,7 @@ impl<'a> Desk<'a> {
     /// Lives of further file systems. `alone`: of one thread, that sees what it did.
     pub fn lives(&self, alone: bool) -> Result<Lives> {
         let commands = Commands(self.admin.clone());
+        keys::load(&commands, &*self.pool()?)?;
         Ok(Lives::new(commands, self.entry()?, alone))
     }
 
@@ -486,6 +488,9 @@ pub mod tests {
             ("snapshot", Mutation::SnapshotOfDirtySet),
             ("diff", Mutation::DiffForgetsHoles),
             ("freed", Mutation::ReceiveKeepsFreed),
+            ("seal", Mutation::RawSealStale),
+            ("dnodes", Mutation::DnodeSealKept),
+            ("ivs", Mutation::RawBaseUnchecked),
             ("below", Mutation::RollbackTakesBelow),
             ("version", Mutation::UpgradeWithoutTables),
         ] {

@@ -4,7 +4,7 @@
 //! A command may be refused because another thread was faster. Whatever else goes wrong is a finding; what
 //! the accounts are afterwards is judged by [`judge`].
 
-use crate::Dice;
+use crate::{keys, Dice};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{is_below, mount, receive, send};
 use admin::{head, PoolEntry};
@@ -158,6 +158,8 @@ impl Lives {
                     Ok(false)
                 }
                 Kind::NoSpace | Kind::Quota => Ok(false),
+                // Another thread received it raw just now, and has still to load its key.
+                Kind::Access if !self.alone => Ok(false),
                 _ => Err(e),
             },
         }
@@ -166,7 +168,10 @@ impl Lives {
     fn command(&self, dice: &mut Dice) -> Result<()> {
         let c = &self.commands;
         match dice.below(22) {
-            0 => c.create(&self.any_name(dice), &[("recordsize", 4096)]),
+            0 => match dice.below(2) {
+                0 => c.create(&self.any_name(dice), &[("recordsize", 4096)]),
+                _ => keys::create_sealed(c, &self.any_name(dice)),
+            },
             1..=4 => self.write(&self.any_head(dice)?, dice),
             5..=6 => {
                 let head = self.any_head(dice)?;
@@ -395,11 +400,12 @@ impl Lives {
         Ok(())
     }
 
-    /// The stream of a snapshot: whole, or based on another one.
-    fn sent(&self, snap: &str, from: Option<&str>) -> Result<Vec<u8>> {
+    /// The stream of a snapshot: whole, or based on another one; `raw`: as it is stored.
+    fn sent(&self, snap: &str, from: Option<&str>, raw: bool) -> Result<Vec<u8>> {
         let ask = api::Send {
             target: snap.into(),
             from: from.map(str::to_string),
+            raw,
             ..api::Send::default()
         };
         let mut out = Vec::new();
@@ -452,8 +458,8 @@ impl Lives {
         let Some((to, base)) = found.transpose()? else {
             return Ok(());
         };
-        self.copy(&name, &to, base.as_deref())?;
-        if !self.alone {
+        let raw = snap.dir().is_encrypted()? && dice.below(3) > 0;
+        if !self.copy(&name, &to, base.as_deref(), raw)? || !self.alone {
             return Ok(());
         }
         // An increment in which files have become shorter.
@@ -463,13 +469,28 @@ impl Lives {
         }
         let next = format!("{fs}@c{}", dice.below(40));
         self.commands.snapshot(&next)?;
-        self.copy(&next, &to, Some(&name))
+        self.copy(&next, &to, Some(&name), raw).map(drop)
     }
 
-    /// Receives a snapshot into the head `to`.
-    fn copy(&self, name: &str, to: &str, base: Option<&str>) -> Result<()> {
+    /// Whether a raw increment to `base` does not fit to what the head `to` has of it.
+    fn is_misfit(&self, to: &str, base: Option<&str>) -> Result<bool> {
+        let Some(base) = base else {
+            return Ok(false);
+        };
+        let base = self.pool().dsl.dataset(base)?;
+        let guid = base.phys().guid;
+        let own = self.pool().dsl.dataset(to)?.snapshots()?;
+        match own.iter().find(|(_, s)| s.phys().guid == guid) {
+            Some((_, own)) => keys::is_misfit(own, &base),
+            None => Ok(false),
+        }
+    }
+
+    /// Receives a snapshot into the head `to`; false: the raw stream does not fit, and is refused.
+    fn copy(&self, name: &str, to: &str, base: Option<&str>, raw: bool) -> Result<bool> {
         let (_, short) = name.split_once('@').ok_or(Kind::Invalid)?;
-        let stream = self.sent(name, base)?;
+        let misfit = raw && self.is_misfit(to, base)?;
+        let stream = self.sent(name, base, raw)?;
         let ask = api::Receive {
             target: format!("{to}@{short}"),
             force: true,
@@ -482,6 +503,11 @@ impl Lives {
             receive::receive(&self.commands.0, ROOT, &ask, &stream[..], &mut |_| {})
         };
         match received.map_err(told) {
+            Ok(_) if misfit && self.alone => bail!(
+                Damaged,
+                "{to} took a raw stream of {name} that does not fit"
+            ),
+            Err(e) if misfit && matches!(e.kind, Kind::Access | Kind::Invalid) => return Ok(false),
             Ok(_) => {}
             // The target is another one by now, or has what may not go.
             Err(e) if matches!(e.kind, Kind::TextBusy | Kind::NoSuchDevice) => {
@@ -489,16 +515,19 @@ impl Lives {
             }
             Err(e) => return Err(e),
         }
+        if raw {
+            keys::load(&self.commands, self.pool())?;
+        }
         if !self.alone {
-            return Ok(());
+            return Ok(true);
         }
         let image = |snap: &str| -> Result<Image> {
             let mut image = Image::default();
-            image.apply(&self.sent(snap, None)?)?;
+            image.apply(&self.sent(snap, None, false)?)?;
             Ok(image)
         };
         match image(name)? == image(&ask.target)? {
-            true => Ok(()),
+            true => Ok(true),
             false => bail!(Damaged, "{} is not what {name} is", ask.target),
         }
     }

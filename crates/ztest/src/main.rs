@@ -9,6 +9,7 @@ mod acks;
 mod block;
 mod child;
 mod desk;
+mod keys;
 mod layout;
 mod lives;
 mod options;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const ITERATIONS: u64 = 350_000;
 const ITERATIONS_MIN: u64 = 100_000;
 /// `encryption=off`
-const OFF: u64 = 2;
+pub const OFF: u64 = 2;
 /// `encryption=on`
 const ON: u64 = 1;
 

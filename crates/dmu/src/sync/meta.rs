@@ -8,6 +8,7 @@ use crate::dnode::{Dnode, Job};
 use crate::objset::{objset_macs, Objset};
 use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Synced};
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{Block, RangeSet, Result};
 use codec::compress;
@@ -259,6 +260,7 @@ impl Objset {
             _ => seals.remove(&blk),
         };
         drop(seals);
+        let told = told.filter(|_| !mutated(Mutation::DnodeSealKept));
         // One that was written before has them in its pointer.
         let kept = || match old.is_encrypted() && !is_empty {
             true => DnodeSeal {

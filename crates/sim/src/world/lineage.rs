@@ -73,7 +73,7 @@ pub(super) fn must_exist(done: Result<()>, otherwise: &str) -> Result<Outcome> {
 }
 
 /// A command that has to be refused for one of these reasons.
-fn must_fail(done: Result<()>, reasons: &[Kind], otherwise: &str) -> Result<Outcome> {
+pub(super) fn must_fail(done: Result<()>, reasons: &[Kind], otherwise: &str) -> Result<Outcome> {
     match done {
         Ok(()) => bail!(Damaged, "{otherwise}"),
         Err(e) if reasons.contains(&e.kind) => Ok(Outcome::Refused),
@@ -260,7 +260,9 @@ impl World {
             Lineage::RenameAll { snap, to } => return self.rename_all(snap, to),
             Lineage::DestroyRange { fs, from, to } => return self.destroy_range(fs, from, to),
             Lineage::SnapshotAll { name } => return self.snapshot_all(name),
-            Lineage::CreateOld { fs, .. } => return self.make_fs(&Op::Lineage(line.clone()), fs),
+            Lineage::CreateOld { fs, .. } | Lineage::CreateSealed { fs, .. } => {
+                return self.make_fs(&Op::Lineage(line.clone()), fs)
+            }
             Lineage::Raise { fs, version } => return self.raise(fs, *version),
             Lineage::Bookmark { fs, snap, name } => {
                 let (mark, of) = (format!("{fs}#{name}"), now.snaps.get(&key(fs, snap)));

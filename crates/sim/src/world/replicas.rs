@@ -3,7 +3,8 @@
 
 use super::lineage::key;
 use super::{desk, full, is_full, text, Outcome, World};
-use crate::op::Op;
+use crate::keys;
+use crate::op::{Op, Transfer};
 use crate::oracle::FsModel;
 use api::{Receive, Send};
 use base::{Kind, Result};
@@ -121,19 +122,53 @@ impl World {
         Ok(base.map(Way::From))
     }
 
+    /// Whether a stream is raw and of an encrypted file system.
+    fn comes_sealed(&self, fs: &str, to: &str, way: &Way, how: Transfer) -> Result<bool> {
+        match way {
+            Way::GoOn(_) => {
+                let pool = self.pool().ok_or(Kind::NotFound)?;
+                let head = pool.dsl.dataset(&full(to))?;
+                let kept = head.receiving()?.unwrap_or(head);
+                Ok(kept.resume_state()?.is_some_and(|s| s.raw))
+            }
+            _ => Ok(how == Transfer::Raw && self.is_sealed(fs)?),
+        }
+    }
+
+    /// Whether a raw increment to `base` cannot go where the same snapshot has other keys or another set of IVs.
+    fn is_misfit(&self, to: &str, base: &Dataset) -> Result<bool> {
+        let pool = self.pool().ok_or(Kind::NotFound)?;
+        let head = pool.dsl.dataset(&full(to))?;
+        let guid = base.phys().guid;
+        let own = head.snapshots()?;
+        let Some((_, own)) = own.iter().find(|(_, s)| s.phys().guid == guid) else {
+            return Ok(false);
+        };
+        let key = |ds: &Dataset| -> Result<Option<u64>> {
+            Ok(ds.dir().key_object()?.map(|k| k.wrapped.guid))
+        };
+        Ok(key(own)? != key(base)? || own.ivset_guid()? != base.ivset_guid()?)
+    }
+
     /// `what`: file system, snapshot, target.
     pub(super) fn receive(
         &mut self,
         what: &[&String; 3],
         share: u64,
+        how: Transfer,
     ) -> std::result::Result<Outcome, String> {
-        match self.receive_in(what, share) {
+        match self.receive_in(what, share, how) {
             Err(e) if is_full(&e) => Ok(Outcome::Refused),
             r => r.map_err(text),
         }
     }
 
-    fn receive_in(&mut self, [fs, snap, to]: &[&String; 3], share: u64) -> Result<Outcome> {
+    fn receive_in(
+        &mut self,
+        [fs, snap, to]: &[&String; 3],
+        share: u64,
+        how: Transfer,
+    ) -> Result<Outcome> {
         let now = self.oracle.now().clone();
         let Some(frozen) = now.snaps.get(&key(fs, snap)).cloned() else {
             return Ok(Outcome::Nothing);
@@ -164,6 +199,13 @@ impl World {
         if there || now.origins.values().any(|o| later.contains(o)) {
             return Ok(Outcome::Nothing);
         }
+        let sealed = self.comes_sealed(fs, to, &way, how)?;
+        let misfit = match &way {
+            Way::From(base) if sealed => self.is_misfit(to, base)?,
+            _ => false,
+        };
+        ask.raw = how == Transfer::Raw;
+        let new_key = how == Transfer::Sealed && matches!(way, Way::Whole);
         match way {
             Way::Whole => {}
             Way::From(base) => ask.from = Some(base.full_name()),
@@ -176,8 +218,9 @@ impl World {
         }
         self.held.clear();
         self.reap()?;
-        let d = desk(&self.opened)?;
-        let stream = d.sent(&ask)?;
+        let stream = desk(&self.opened)?.sent(&ask)?;
+        // What comes sealed is received without its key.
+        let away = sealed && share % 2 == 0 && self.forget_key(to, exists)?;
         let arrives = stream.len() as u64 * share.min(1000) / 1000;
         let stream = stream.get(..arrives as usize).unwrap_or(&stream);
         let ask = Receive {
@@ -185,14 +228,27 @@ impl World {
             force: true,
             resumable: true,
             no_mount: true,
+            props: if new_key {
+                keys::props(share)
+            } else {
+                Vec::new()
+            },
+            key: new_key.then(keys::secret),
             command: format!("zfs receive -sF {}", full(to)),
             ..Receive::default()
         };
-        let done = d.received(&ask, stream);
+        let done = desk(&self.opened)?.received(&ask, stream);
+        if away && exists {
+            self.mount(to)?;
+        }
         let held = later
             .iter()
             .any(|s| now.holds.get(s).is_some_and(|tags| !tags.is_empty()));
         match done {
+            Ok(()) if misfit => base::bail!(Damaged, "a raw stream was received that does not fit"),
+            Err(e) if misfit && matches!(e.kind, Kind::Access | Kind::Invalid) => {
+                return Ok(Outcome::Refused)
+            }
             Ok(()) if share < 1000 => base::bail!(Damaged, "a part of a stream was enough"),
             Ok(()) if held => base::bail!(Damaged, "a held snapshot was destroyed by a receive"),
             Err(e) if is_full(&e) => return Err(e),
@@ -204,6 +260,7 @@ impl World {
             done => done?,
         }
         match exists {
+            true if away => {}
             true => {
                 let m = desk(&self.opened)?.mounted(to)?;
                 if let Some(o) = &mut self.opened {
@@ -224,6 +281,25 @@ impl World {
             models.push(FsModel::new(&frozen, n));
         });
         Ok(Outcome::Done)
+    }
+
+    /// Unmounts a file system, if it is one, and forgets its key; false: others use that.
+    fn forget_key(&mut self, fs: &str, exists: bool) -> Result<bool> {
+        let Some(pool) = self.pool().cloned() else {
+            return Ok(false);
+        };
+        match pool.dsl.dir(&full(fs)) {
+            Err(e) if e.kind == Kind::NotFound => return Ok(false),
+            dir => drop(dir?),
+        }
+        if exists {
+            self.unmount(fs)?;
+        }
+        let gone = keys::unload(&pool, &full(fs))?;
+        if exists && !gone {
+            self.mount(fs)?;
+        }
+        Ok(gone)
     }
 
     /// Guid of the snapshot on which the stream is based that `to` kept a part of; 0: none.

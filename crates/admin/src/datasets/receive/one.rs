@@ -20,7 +20,9 @@ use disk::stream::{begin_flag, feature, Begin, Record};
 use disk::NvList;
 use dmu::Objset;
 use dsl::props::PropChange;
-use dsl::{Dataset, NewKey, PropValue, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState};
+use dsl::{
+    Dataset, NewKey, PropSource, PropValue, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState,
+};
 use std::io::Read;
 use std::sync::Arc;
 use stream::{Applier, BeginList, Reader, Rules};
@@ -61,7 +63,7 @@ pub fn receive<R: Read>(
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
-        let asked = Asked::of(run, &entry)?;
+        let asked = Asked::of(run, &entry, extra.as_ref())?;
         let recursive = extra.as_ref().is_some_and(|e| e.recursive);
         asked.check_encryption(run, begin, recursive, target.what)?;
         if let Some(base) = &target.base {
@@ -157,7 +159,8 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(run: &Run, entry: &PoolEntry) -> Answer<Asked> {
+    /// What is set is set at the top of a package; file systems below inherit it.
+    fn of(run: &Run, entry: &PoolEntry, extra: Option<&Extra>) -> Answer<Asked> {
         let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
         let allowed = Allowed {
             version: entry.pool.version(),
@@ -165,11 +168,35 @@ impl Asked {
         };
         let new = NewFs::of_received(&allowed, &run.r.props)
             .map_err(|e| words::plain(Kind::Invalid, e.message))?;
+        let mut exclude = run.r.exclude.clone();
+        if extra.is_some_and(|e| e.is_below) {
+            exclude.extend(new.stored.into_iter().map(|(name, _)| name));
+            return Ok(Asked {
+                set: Vec::new(),
+                exclude,
+                crypt: CryptProps::default(),
+            });
+        }
         Ok(Asked {
             set: new.stored,
-            exclude: run.r.exclude.clone(),
+            exclude,
             crypt: new.crypt,
         })
+    }
+
+    /// How a new dataset is to be encrypted. One that is sent with its properties, and not raw, was not encrypted: it stays so
+    /// also below an encrypted one, unless the command line says otherwise.
+    fn crypt(&self, run: &Run, extra: Option<&Extra>) -> CryptProps {
+        let set = run.r.props.iter().map(|(name, _)| name);
+        let mut named = set.chain(&run.r.exclude);
+        let with_props = extra.is_some_and(|e| e.props.is_some());
+        if with_props && !named.any(|name| name == "encryption") {
+            return CryptProps {
+                encryption: Some(keys::OFF),
+                ..self.crypt.clone()
+            };
+        }
+        self.crypt.clone()
     }
 }
 
@@ -229,8 +256,12 @@ fn new_key(
     let random = run.admin.env.rng.u64();
     let key = run.r.key.as_ref();
     let prepared = keys::prepare(&*run.admin.process, crypt, key, random);
-    keys::for_new(Some(&parent.dir()), enabled, crypt, prepared)
-        .map_err(|e| words::sentence(Kind::Invalid, what, e.message))
+    keys::for_new(Some(&parent.dir()), enabled, crypt, prepared).map_err(|e| {
+        match e.code == Kind::Access.errno() {
+            true => words::sentence(Kind::Access, what, "inherited key must be loaded"),
+            false => words::sentence(Kind::Invalid, what, e.message),
+        }
+    })
 }
 
 /// Refuses an increment on a redacted base that lacks what the increment takes for there: it must come from a base
@@ -384,7 +415,9 @@ fn start(
         None => Some(parent_of(entry, target)?),
     };
     let key = match (&target.base, &parent) {
-        (None, Some(parent)) if !raw => new_key(run, entry, parent, &asked.crypt, what)?,
+        (None, Some(parent)) if !raw => {
+            new_key(run, entry, parent, &asked.crypt(run, extra), what)?
+        }
         _ => None,
     };
     if let (Some(s), Some(base)) = (&sealed, &target.base) {
@@ -479,15 +512,27 @@ fn store(
     asked: &Asked,
     early: bool,
 ) -> Result<()> {
+    // What is not inherited cannot be made to be: it is left out.
+    let stays_out = |name: &String| disk::props::dataset(name).is_some_and(|p| !p.inheritable());
     let mut done = match props {
-        Some(props) => set::store_received(pool, tx, ds, props, early, &LATE),
+        Some(props) => {
+            let mut props = props.clone();
+            for name in asked.exclude.iter().filter(|n| stays_out(n)) {
+                props.remove(name);
+            }
+            set::store_received(pool, tx, ds, &props, early, &LATE)
+        }
         None => Ok(()),
     };
     let now = |(name, _): &&(String, PropValue)| LATE.contains(&name.as_str()) != early;
     let local: Vec<_> = asked.set.iter().filter(now).cloned().collect();
     done = done.and(set::store_props(pool, tx, ds, &local));
-    for name in asked.exclude.iter().filter(|_| early) {
-        done = done.and(pool.dsl.set_prop(tx, ds, name, &PropChange::Inherit));
+    for name in asked.exclude.iter().filter(|n| early && !stays_out(n)) {
+        // What was set here goes before what is received anyway.
+        let is_local = matches!(ds.prop(name, false)?, Some((_, PropSource::Local)));
+        if !is_local {
+            done = done.and(pool.dsl.set_prop(tx, ds, name, &PropChange::Inherit));
+        }
     }
     done
 }

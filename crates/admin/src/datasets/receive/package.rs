@@ -74,6 +74,7 @@ pub fn receive<R: Read>(
         };
         let extra = Extra {
             recursive: !package.not_recursive,
+            is_below: !below.is_empty(),
             props: found.and_then(|f| f.props.clone()),
             snap_props: found.and_then(|f| {
                 let all = f.snap_props.as_ref()?;

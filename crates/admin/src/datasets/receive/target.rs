@@ -26,6 +26,8 @@ pub struct Extra {
     pub holds: Vec<String>,
     /// The package replicates a tree.
     pub recursive: bool,
+    /// The stream is of a file system below the top of the package.
+    pub is_below: bool,
     /// Where the stream goes by the package, with the snapshot's name.
     pub target: Option<String>,
 }

@@ -76,9 +76,12 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
         }
         blocks.sort_by_key(|b| (b.2[0], b.1));
     }
-    let mut good = 0;
     let mut shown: Vec<&NvList> = Vec::new();
-    for (i, copy) in labels.copies.iter().enumerate() {
+    let intact = labels.good();
+    let copies: Vec<Option<NvList>> = (0..LABELS)
+        .map(|i| labels.copies[i].clone().or_else(|| unverified(&*disk, i)))
+        .collect();
+    for (i, copy) in copies.iter().enumerate() {
         let Some(config) = copy else {
             if !quiet {
                 writeln!(out, "failed to unpack label {i}")?;
@@ -88,7 +91,6 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
             show_uberblocks(&blocks, i, (slots, uberblocks), head, out)?;
             continue;
         };
-        good += 1;
         let seen = shown.contains(&config);
         let mut head = (!quiet).then(|| head(i, labels.damaged[i]));
         if let (Some(text), true) = (&head, !seen || depth > 2) {
@@ -97,7 +99,7 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
             head = None;
             write!(out, "{}", config.dump(4))?;
             let same: Vec<String> = (0..LABELS)
-                .filter(|j| labels.copies[*j].as_ref() == Some(config))
+                .filter(|j| copies[*j].as_ref() == Some(config))
                 .map(|j| j.to_string())
                 .collect();
             writeln!(out, "    labels = {} ", same.join(" "))?;
@@ -108,11 +110,20 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
         show_uberblocks(&blocks, i, (slots, uberblocks), head, out)?;
     }
     l2arc(&*disk, quiet, out)?;
-    Ok(match good {
+    Ok(match intact {
         0 => 2,
         LABELS if labels.damaged.iter().all(|d| !d) => 0,
         _ => 1,
     })
+}
+
+/// The configuration of a label whose checksum is wrong, if it can be unpacked all the same.
+fn unverified(disk: &dyn Disk, label: usize) -> Option<NvList> {
+    let at = label_offset(label, disk.geometry().size)? + disk::label::NVLIST_OFFSET;
+    let mut area = vec![0; disk::label::NVLIST_SIZE as usize];
+    disk.read(at, &mut area).ok()?;
+    let config = disk::label::unpack_config(&area).ok()?;
+    (!config.pairs.is_empty()).then_some(config)
 }
 
 fn head(label: usize, damaged: bool) -> String {

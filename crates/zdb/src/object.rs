@@ -402,8 +402,13 @@ fn zap_content(c: &Ctx, object: u64, dn: &DnodePhys, out: &mut dyn Write) -> Res
 /// `Indirect blocks:`, every pointer by the offset it is for.
 fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Result<()> {
     let copies = if depth > 5 { 3 } else { 1 };
+    let in_full = c.s.times('b') > 5;
+    let pointer = |bp: &BlkPtr| match in_full {
+        true => fmt::bp(bp),
+        false => fmt::bp_short(bp, copies),
+    };
     if let Some(bp) = dn.spill.filter(|b| !b.is_hole()) {
-        writeln!(out, "\nSpill block: {}", fmt::bp_short(&bp, copies))?;
+        writeln!(out, "\nSpill block: {}", pointer(&bp))?;
     }
     writeln!(out, "Indirect blocks:")?;
     let top = i64::from(dn.nlevels) - 1;
@@ -422,7 +427,7 @@ fn indirect(c: &Ctx, dn: &DnodePhys, depth: usize, out: &mut dyn Write) -> Resul
                     false => write!(out, " ")?,
                 }
             }
-            write!(out, "{}", fmt::bp_short(bp, copies))?;
+            write!(out, "{}", pointer(bp))?;
             if zstd {
                 write!(out, "{}", zstd_note(c, bp))?;
             }

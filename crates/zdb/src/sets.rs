@@ -59,7 +59,7 @@ impl Kinds {
         let mut on = true;
         for c in text.chars() {
             match c {
-                '-' => {
+                '-' if on => {
                     on = false;
                     continue;
                 }
@@ -77,6 +77,9 @@ impl Kinds {
             }
             on = true;
         }
+        if text.is_empty() || !on {
+            bail!(Invalid, "'{text}' names no kinds of objects");
+        }
         Ok(k)
     }
 }
@@ -90,12 +93,16 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// `5`, `-1`, `0:100`, `0:-1:A-d`.
+    /// `5`, `0x5`, `-1`, `0:100`, `0:-1:A-d`.
     pub fn read(text: &str) -> Result<Wanted> {
         let number = |t: &str| -> Result<u64> {
-            let n = match t.strip_prefix('-') {
-                Some(t) => t.parse::<u64>().ok().map(u64::wrapping_neg),
+            let plain = |t: &str| match t.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).ok(),
                 None => t.parse().ok(),
+            };
+            let n = match t.strip_prefix('-') {
+                Some(t) => plain(t).map(u64::wrapping_neg),
+                None => plain(t),
             };
             n.ok_or_else(|| Error::new(Kind::Invalid, format!("'{t}' is not an object number")))
         };
@@ -109,7 +116,7 @@ impl Wanted {
                     kinds: Kinds::ALL,
                 })
             }
-            [first, last] | [first, last, _] => Ok(Wanted {
+            [first, last] | [first, last, _] if number(first)? <= number(last)? => Ok(Wanted {
                 first: number(first)?,
                 last: number(last)?,
                 kinds: match parts.get(2) {
@@ -465,7 +472,12 @@ mod tests {
         assert!(!k.dir && k.file && k.map && k.zap && k.rest);
         let k = w("0:-1:df").kinds;
         assert!(k.dir && k.file && !k.map && !k.zap && !k.rest);
-        for bad in ["", "x", "1:", "1:2:q", "1:2:3:4", "--1"] {
+        assert_eq!((w("0x1f:0x20").first, w("0x1f:0x20").last), (31, 32));
+        let bad_kinds = ["1:2:", "1:2:-", "1:2:A-", "1:2:A--", "1:2:q"];
+        for bad in bad_kinds
+            .into_iter()
+            .chain(["", "x", "1:", "2:1", "1:2:3:4", "--1", "0x", "0xg"])
+        {
             assert!(Wanted::read(bad).is_err(), "{bad}");
         }
     }

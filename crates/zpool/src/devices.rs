@@ -331,6 +331,11 @@ fn merged(pool: &str, root: &api::Vdev, new: &[VdevSpec], how: cli::vdevs::Namin
     let normal = std::iter::once((VdevClass::Normal, pool));
     for (class, heading) in normal.chain(cli::vdevs::CLASSES) {
         let mut lines = Vec::new();
+        // Only the data vdevs are numbered, as in OpenZFS.
+        let how = cli::vdevs::Naming {
+            numbered: how.numbered && class == VdevClass::Normal,
+            ..how
+        };
         for v in of_class(root, class) {
             lines.push(format!("\t  {}\n", cli::vdevs::name(v, pool, how)));
             for c in &v.children {

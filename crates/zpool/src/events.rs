@@ -8,7 +8,7 @@ use control::client::unexpected;
 use std::time::Duration;
 
 /// How often is asked for what is new (`-f`).
-const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(50);
 /// Width of the column of times.
 const TIME: usize = 30;
 
@@ -19,7 +19,7 @@ pub fn events(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
     if args.has("c") {
-        if pool.is_some() || args.has("f") || args.has("v") {
+        if pool.is_some() || ["f", "v", "H", "j"].iter().any(|o| args.has(o)) {
             return Err(Fail::Usage(
                 "-c cannot be combined with a pool or other options".into(),
             ));
@@ -34,6 +34,8 @@ pub fn events(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         };
     }
     if let Some(pool) = &pool {
+        cli::names::check_pool(pool, false)
+            .map_err(|why| Fail::Error(format!("cannot open '{pool}': {why}")))?;
         let get = PoolGet {
             pools: vec![pool.clone()],
             ..PoolGet::default()
@@ -186,7 +188,11 @@ mod tests {
             out.contains("\"class\":\"resource.fs.zfs.statechange\""),
             "{out}"
         );
-        assert_eq!(run("events -c tank", &mut fake).0, 2);
-        assert_eq!(run("events nosuch", &mut fake).0, 1);
+        for line in ["events -c tank", "events -c -H", "events -c -f"] {
+            assert_eq!(run(line, &mut fake).0, 2, "{line}");
+        }
+        for bad in ["nosuch", "/tmp/", "tank/fs", "tank@snap", "tank#mark"] {
+            assert_eq!(run(&format!("events {bad}"), &mut fake).0, 1, "{bad}");
+        }
     }
 }

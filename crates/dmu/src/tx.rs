@@ -5,7 +5,7 @@ use crate::objset::Objset;
 use crate::write_early::Early;
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
-use base::{Error, Kind, PerTxg, Result, Txg};
+use base::{Cause, Error, Kind, PerTxg, Result, Txg};
 use env::Env;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -151,7 +151,7 @@ pub struct Dmu {
 }
 
 /// Who is told about blocks that cannot be read.
-pub type OnDamage = Box<dyn Fn(&Damage) + Send + Sync>;
+pub type OnDamage = Box<dyn Fn(&Damage, Option<Cause>) + Send + Sync>;
 
 /// A block of which no copy can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -288,9 +288,9 @@ impl Dmu {
         let _ = self.on_damage.set(f);
     }
 
-    pub(crate) fn damaged(&self, d: &Damage) {
+    pub(crate) fn damaged(&self, d: &Damage, why: Option<Cause>) {
         if let Some(f) = self.on_damage.get() {
-            f(d);
+            f(d, why);
         }
     }
 

@@ -6,7 +6,7 @@
 //! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
 //!
 //! Subjects: `tree` (the vdevs and changes of them), `label` (labels and discovery), `layout` (where bytes lie),
-//! `read`, `write`, and `health` (counters, unflushed writes, devices given up).
+//! `read`, `write`, and `health` (counters, unflushed writes, reports of single transfers, devices given up).
 //!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ mod tests;
 mod tree;
 mod write;
 
-use health::{abandon, copying, io_counts, repairs, unflushed};
+use health::{abandon, copying, io_counts, repairs, reports, unflushed};
 pub use label::discover;
 pub use layout::{draid, indirect, map, size};
 pub use tree::keys;
@@ -35,6 +35,7 @@ pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use label::discover::{discover, Found, PoolFound, Problem};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq, Rebuilt};
+pub use reports::{Report, Trouble};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};
 pub use state::{Aux, State};
 pub use tree::VdevTree;

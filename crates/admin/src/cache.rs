@@ -1,6 +1,7 @@
 //! The cache file: the pools to import at the next start, and those of them that could not be opened.
 
 use crate::activity::{self, is_foreign, Verdict};
+use crate::events::{Load, EREPORT};
 use crate::registry::{Absent, Admin, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
@@ -148,18 +149,24 @@ impl Admin {
     }
 
     /// Rewrites a cache file; that it fails is logged and no reason to fail what was done.
-    pub fn rewrite_cache(&self, file: Option<PathBuf>) {
-        if let Some(file) = file {
-            if let Err(e) = self.write_cache(&file) {
-                tracing::warn!("cache file {}: {e}", file.display());
-            }
+    pub fn rewrite_cache(&self, file: Option<PathBuf>) -> bool {
+        let Some(file) = file else {
+            return true;
+        };
+        let written = self.write_cache(&file);
+        if let Err(e) = &written {
+            tracing::warn!("cache file {}: {e}", file.display());
         }
+        written.is_ok()
     }
 
     /// The configuration of a pool changed: rewrites the cache file it is recorded in, and tells it.
     pub fn update_cache(&self, entry: &PoolEntry) {
         self.events.pool(&entry.pool, "config_sync");
-        self.rewrite_cache(entry.cache_file());
+        if !self.rewrite_cache(entry.cache_file()) {
+            let (events, pool) = (&self.events, &entry.pool);
+            events.post(EREPORT, "config_cache_write", pool, Vec::new());
+        }
     }
 
     /// Imports and mounts what the cache file lists. Failures are logged, not fatal.
@@ -199,6 +206,7 @@ impl Admin {
                 }
                 Err(error) => {
                     tracing::error!("{error}");
+                    self.events.load_failed("zpool", name, guid, Load::Open);
                     self.absent().push(Absent {
                         name: name.to_string(),
                         guid: config.get_u64(key::POOL_GUID).unwrap_or(0),

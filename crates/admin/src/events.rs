@@ -16,13 +16,28 @@ use pool::{Failmode, Notice, Pool, Scanning, Turned};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use vdev::{keys, Vdev};
+use vdev::{keys, Report, Trouble, Vdev};
 
 /// Events kept, as OpenZFS's `zfs_zevent_len_max`.
 const KEPT: usize = 512;
 
 /// The error number that a block that cannot be restored gives.
 const EIO: u64 = 5;
+
+/// The one for a block that is not what was written: EBADE.
+const ECKSUM: u64 = 52;
+
+/// `pool_state` of a pool that is not open.
+const UNINITIALIZED: u64 = 5;
+
+/// `pool_context`: what a pool was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// It is in the cache file.
+    Open = 1,
+    /// It is being imported.
+    Import = 2,
+}
 
 /// Prefixes of classes.
 pub const SYSEVENT: &str = "sysevent.fs.zfs.";
@@ -77,6 +92,21 @@ impl Events {
         ];
         pairs.extend(failmode.map(|f| ("pool_failmode", EventValue::Text(f.into()))));
         pairs.extend(more);
+        self.put(format!("{prefix}{class}"), pairs);
+    }
+
+    /// A pool could not be opened.
+    pub fn load_failed(&self, class: &str, name: &str, guid: u64, load: Load) {
+        let pairs = vec![
+            ("pool", EventValue::Text(name.into())),
+            ("pool_guid", EventValue::Number(guid)),
+            ("pool_state", EventValue::Number(UNINITIALIZED)),
+            ("pool_context", EventValue::Number(load as u64)),
+        ];
+        self.put(format!("{EREPORT}{class}"), pairs);
+    }
+
+    fn put(&self, class: String, pairs: Vec<Pair>) {
         let (seconds, nanoseconds) = self.clock.now();
         let mut ring = self.ring.acquire();
         ring.last += 1;
@@ -84,7 +114,7 @@ impl Events {
             eid: ring.last,
             seconds: seconds.max(0) as u64,
             nanoseconds,
-            class: format!("{prefix}{class}"),
+            class,
             pairs: pairs.into_iter().map(|(n, v)| (n.to_string(), v)).collect(),
         };
         ring.list.push_back(event);
@@ -106,6 +136,11 @@ impl Events {
         match notice {
             Notice::Scan { what, turned } => self.scan(pool, what, turned),
             Notice::Damaged(d) => self.post(EREPORT, "data", pool, of_damage(&d)),
+            Notice::NotAuthentic(d) => {
+                let mut more = of_damage(&d);
+                more[0].1 = EventValue::Number(ECKSUM);
+                self.post(EREPORT, "authentication", pool, more);
+            }
             Notice::Recorded(r) => self.post(SYSEVENT, "history_event", pool, of_record(&r)),
         }
     }
@@ -175,6 +210,31 @@ fn of_damage(d: &Damage) -> Vec<Pair> {
         ("zio_level", number(d.level.cast_unsigned())),
         ("zio_blkid", number(d.blkid)),
     ]
+}
+
+/// What is told of one transfer of a device.
+pub fn of_transfer(r: &Report) -> Vec<Pair> {
+    let number = |n| EventValue::Number(n);
+    if r.trouble == Trouble::Probe {
+        return Vec::new();
+    }
+    let mut out = vec![
+        ("zio_offset", number(r.offset)),
+        ("zio_size", number(r.size)),
+        // Reads are 1, writes 2.
+        ("zio_type", number(1 + u64::from(r.write))),
+        ("zio_priority", number(r.priority)),
+    ];
+    let error = match r.trouble {
+        Trouble::Failed(kind) => kind.errno().unsigned_abs().into(),
+        Trouble::Wrong => ECKSUM,
+        Trouble::Slow(_) | Trouble::Probe => 0,
+    };
+    out.push(("zio_err", number(error)));
+    if let Trouble::Slow(ns) = r.trouble {
+        out.push(("zio_delta", number(ns)));
+    }
+    out
 }
 
 /// What is told of a record of the history.

@@ -184,6 +184,8 @@ pub enum Cause {
     NotAStream,
     /// The refquota of the dataset itself, not a quota of it or above it.
     Refquota,
+    /// A block of an encrypted dataset is not what its key's owner wrote.
+    NotAuthentic,
     /// The program that mounts for ordinary users may not look at the mount point.
     HiddenMountPoint,
 }

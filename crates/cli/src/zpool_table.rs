@@ -205,7 +205,7 @@ static SUBS: &[Sub] = &[
         about: "Show I/O statistics of pools and vdevs.",
         operands: "[pool...|pool vdev...|vdev...] [interval [count]]",
         flags: &[
-            opt('c', "script,...", "Columns made by scripts.").later(),
+            opt('c', "script,...", "Columns made by scripts (see below)."),
             sw('l', "Average latencies too."),
             sw('q', "Queue lengths too."),
             sw('r', "Histograms of request sizes instead."),
@@ -230,6 +230,11 @@ static SUBS: &[Sub] = &[
              ahead and the writes of a transaction group. ind are single requests, agg those merged \
              of several. What a scrub or resilver reads is in the columns of scrub, what it writes \
              in those of asynchronous writes; a sequential rebuild has columns of its own. Those of trim are always zero in this version.",
+            "Scripts of -c are in ~/.zpool.d and /etc/zfs/zpool.d, or the folders of ZPOOL_SCRIPTS_PATH. The command runs \
+             them as the caller, once for each device, with VDEV_PATH (the device as the pool knows it), VDEV_UPATH (the whole \
+             disk below it) and, if there is one, VDEV_ENC_SYSFS_PATH (its slot) in the environment. Each line NAME=VALUE \
+             becomes a column; the first other line is shown behind them. As root they run only with \
+             ZPOOL_SCRIPTS_AS_ROOT=1, and not at all with ZPOOL_SCRIPTS_ENABLED=0.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -252,7 +257,7 @@ static SUBS: &[Sub] = &[
             sw('t', "Trim state too.").later(),
             sw('v', "List damaged files."),
             sw('x', "Only pools that are not healthy."),
-            opt('c', "script,...", "Columns made by scripts.").later(),
+            opt('c', "script,...", "Columns made by scripts (see below)."),
             JSON,
             JSON_INT,
             long("json-flat-vdevs", "With -j: all vdevs in one object."),
@@ -264,6 +269,11 @@ static SUBS: &[Sub] = &[
             "For each pool: its state, what is wrong and what to do about it, the last scrub or \
              resilver, its vdevs with error counters (reads, writes, checksums), and whether data \
              are known to be damaged.",
+            "Scripts of -c are in ~/.zpool.d and /etc/zfs/zpool.d, or the folders of ZPOOL_SCRIPTS_PATH. The command runs \
+             them as the caller, once for each device, with VDEV_PATH (the device as the pool knows it), VDEV_UPATH (the whole \
+             disk below it) and, if there is one, VDEV_ENC_SYSFS_PATH (its slot) in the environment. Each line NAME=VALUE \
+             becomes a column; the first other line is shown behind them. As root they run only with \
+             ZPOOL_SCRIPTS_AS_ROOT=1, and not at all with ZPOOL_SCRIPTS_ENABLED=0.",
         ],
         complete: Complete::Pools,
         built: true,

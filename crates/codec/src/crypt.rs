@@ -8,7 +8,7 @@ use aes::cipher::KeyInit;
 use aes::{Aes128, Aes192, Aes256};
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_128_GCM, AES_192_GCM, AES_256_GCM};
 use base::sync::MutexExt;
-use base::{bail, Error, Kind, Result};
+use base::{bail, Cause, Error, Kind, Result};
 use ccm::aead::AeadInOut;
 use ccm::consts::{U12, U16};
 use ccm::Ccm;
@@ -173,7 +173,8 @@ impl Cipher {
             Cipher::Ccm256(c) => go(&**c, iv, aad, data, mac),
         };
         if !good {
-            bail!(Checksum, "authentication failed");
+            let e = Error::new(Kind::Checksum, "authentication failed");
+            return Err(e.because(Cause::NotAuthentic));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
 use base::sync::{MutexExt, RwLockExt};
-use base::{bail, Error, Kind, PerTxg, Result, Txg};
+use base::{bail, Cause, Error, Kind, PerTxg, Result, Txg};
 use codec::crypt::DatasetKey;
 use disk::crypt::{objset_records, OBJSET_MACS, OBJSET_MAC_SIZE};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_BLOCK, DNODE_SIZE, MAX_OBJECT, MAX_SLOTS};
@@ -172,18 +172,19 @@ impl Objset {
         if root.obj_type() != ObjType::OBJSET {
             return Err(Error::damaged(format!("not an object set: {root:?}")));
         }
-        let damaged = || {
-            dmu.damaged(&Damage {
+        let damaged = |why| {
+            let damage = Damage {
                 objset: id,
                 object: 0,
                 level: -1,
                 blkid: 0,
                 birth: root.logical_birth(),
-            });
+            };
+            dmu.damaged(&damage, why);
         };
         let b = dmu.zio.read(root).inspect_err(|e| {
             if e.is_damage() {
-                damaged();
+                damaged(e.cause());
             }
         })?;
         if let Some(key) = crypt.key() {
@@ -191,7 +192,7 @@ impl Objset {
             let stored = b.get(OBJSET_MACS..OBJSET_MACS + macs.len());
             if !stored.is_some_and(|s| macs_fit(s, &macs)) {
                 dmu.zio.unrecoverable.fetch_add(1, Ordering::Relaxed);
-                damaged();
+                damaged(Some(Cause::NotAuthentic));
                 bail!(
                     Checksum,
                     "authentication of the object set of dataset {id} failed"

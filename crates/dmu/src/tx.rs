@@ -5,7 +5,7 @@ use crate::job_gate::JobGate;
 use crate::objset::Objset;
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
-use base::{Error, Kind, PerTxg, Result, Txg};
+use base::{Cause, Error, Kind, PerTxg, Result, Txg};
 use env::Env;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, Weak};
@@ -156,8 +156,8 @@ pub struct Dmu {
     pub(crate) locks: Box<[RwLock<()>; LOCKS]>,
 }
 
-/// Callback for blocks that cannot be read.
-pub type OnDamage = Box<dyn Fn(&Damage) + Send + Sync>;
+/// Callback for blocks that cannot be read, with the reason if it is known.
+pub type OnDamage = Box<dyn Fn(&Damage, Option<Cause>) + Send + Sync>;
 
 /// A block of which no copy can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -301,9 +301,9 @@ impl Dmu {
         let _ = self.on_damage.set(f);
     }
 
-    pub(crate) fn damaged(&self, d: &Damage) {
+    pub(crate) fn damaged(&self, d: &Damage, why: Option<Cause>) {
         if let Some(f) = self.on_damage.get() {
-            f(d);
+            f(d, why);
         }
     }
 

@@ -63,6 +63,7 @@ fn wrong(b: &BadLeaf) -> Wrong {
     Wrong {
         guid: b.guid,
         checksum: b.fault == Fault::Checksum,
+        place: b.place,
     }
 }
 
@@ -138,6 +139,7 @@ impl Devices for TreeDevices {
                     true => Fault::Checksum,
                     false => Fault::Io,
                 },
+                place: w.place,
                 repaired: false,
             })
             .collect();

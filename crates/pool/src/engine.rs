@@ -5,12 +5,13 @@ use crate::freeing;
 use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
 use crate::multihost::Heart;
+use crate::notices::Notice;
 use crate::scan::{BlockQueue, ErrorScrubJob, RebuildJob, Rebuilds, ScanJob, Scans};
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
 use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables};
-use base::{RangeSet, Txg};
+use base::{Cause, RangeSet, Txg};
 use disk::uberblock::Uberblock;
 use dmu::{Dmu, DmuOptions, Objset};
 use dsl::{Dsl, FeatureStore, Features};
@@ -222,8 +223,11 @@ impl Pool {
         let space: std::sync::Weak<dyn dsl::PoolSpace> = self.me.clone();
         self.dsl.set_space(space);
         let me = self.me.clone();
-        self.dmu.set_on_damage(Box::new(move |d| {
+        self.dmu.set_on_damage(Box::new(move |d, why| {
             if let Some(pool) = me.upgrade() {
+                if why == Some(Cause::NotAuthentic) {
+                    pool.tell(Notice::NotAuthentic(*d));
+                }
                 pool.note_damage(d);
             }
         }));

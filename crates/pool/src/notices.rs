@@ -46,6 +46,8 @@ pub enum Notice {
     },
     /// A block that no copy can restore was found, which was not on record.
     Damaged(Damage),
+    /// A block of an encrypted dataset is not what was written with its key.
+    NotAuthentic(Damage),
     /// A record of something the pool did.
     Recorded(NvList),
 }

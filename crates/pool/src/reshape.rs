@@ -10,8 +10,10 @@
 //! 3. The labels of a device that left are cleared only when the uberblock of a tree without it is on disk
 //!    ([`Pool::retire_left`]). Until then a crash brings the old tree back, which needs them.
 //! 4. Devices that a rebuild fills and those that a resilver fills do not arrive at the same time.
-//! 5. An old device leaves a replacing or spare group by itself when the DTL of its successor is empty on disk
-//!    ([`Pool::finish_replacements`]).
+//! 5. An old device leaves a replacing group by itself when the DTL of its successor is empty on disk
+//!    ([`Pool::finish_replacements`]). A spare leaves in the same way when the device it stands in for has everything again, but
+//!    only if that device lacked something since, and is marked for it (`unspare`). One that was put in the place of a whole
+//!    device stays until it is detached.
 
 use crate::Pool;
 use base::sync::MutexExt;
@@ -110,6 +112,7 @@ impl Pool {
         self.writable()?;
         let (top, leaf) = self.tree.leaf_of(guid)?;
         self.tree.online(guid)?;
+        self.takes_over(&leaf);
         self.space.set_writable(top.id(), top.state().usable())?;
         self.dirty_config();
         self.sync()?;
@@ -285,9 +288,10 @@ impl Pool {
         self.task(move |pool, tx| {
             pool.may_attach(guid, sequential)?;
             let (_, old) = pool.tree.leaf_of(guid)?;
-            let lacks_before = tx.txg().after(IN_FLIGHT);
+            let lacks_before = lacked_by_new(tx);
             let tree = &pool.tree;
             let fresh = tree.attach_dspare(guid, number, spare, tx.txg(), lacks_before)?;
+            mark_if_it_lacks(&old);
             pool.has_arrived(tx, &fresh, sequential, lacks_before)?;
             let path = |v: &Vdev| v.path().unwrap_or_default();
             let (new, old) = (path(&fresh), path(&old));
@@ -332,12 +336,14 @@ impl Pool {
         let (_, old) = self.tree.leaf_of(guid)?;
         let path = |v: &Vdev| v.path().unwrap_or_default();
         let (new_path, old_path) = (path(fresh), path(&old));
-        let lacks_before =
-            match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
-                true => tx.txg(),
-                false => tx.txg().after(IN_FLIGHT),
-            };
+        let lacks_before = lacked_by_new(tx);
         self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;
+        match how {
+            Attach::Spare(_) => mark_if_it_lacks(&old),
+            // The spare that stands in for the old one goes when the new one is filled.
+            Attach::Replace if self.has_spare(fresh.guid()) => fresh.set_u64(keys::UNSPARE, 1),
+            Attach::Replace | Attach::Mirror => {}
+        }
         self.has_arrived(tx, fresh, sequential, lacks_before)?;
         let text = match how {
             Attach::Mirror => format!("attach vdev={new_path} to vdev={old_path}"),
@@ -401,6 +407,24 @@ impl Pool {
         (own && group.children().len() == 2).then(|| spare.guid())
     }
 
+    /// A leaf is in use again: the spare that stands in for it goes when it lacks nothing.
+    pub(crate) fn takes_over(&self, leaf: &Vdev) {
+        if leaf.state().usable() && self.has_spare(leaf.guid()) {
+            leaf.set_u64(keys::UNSPARE, 1);
+        }
+    }
+
+    /// Whether a spare stands in for leaf `guid`.
+    fn has_spare(&self, guid: u64) -> bool {
+        let stood_in = |g: &Arc<Vdev>| {
+            let first = g.children().first();
+            first.is_some_and(|f| f.leaves().iter().any(|l| l.guid() == guid))
+        };
+        let all = self.tree.all();
+        let mut groups = all.iter().filter(|v| v.kind() == VdevKind::Spare);
+        groups.any(stood_in)
+    }
+
     /// What the MOS has of each leaf.
     fn leaf_arrives(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
         match self.directory(crate::tops::ZAP_MAP)? {
@@ -458,7 +482,7 @@ impl Pool {
                 };
                 let goes = match group.kind() {
                     VdevKind::Replacing if whole(last) => first,
-                    VdevKind::Spare if whole(first) => last,
+                    VdevKind::Spare if whole(first) && is_to_take_over(first) => last,
                     _ => continue,
                 };
                 let needed = !top.outage(&|l| l.guid() == goes.guid()).is_empty();
@@ -622,6 +646,27 @@ impl Pool {
             bail!(Exists, "checkpoint exists");
         }
         Ok(())
+    }
+}
+
+/// Whether the spare beside this device, or group, goes when it is whole.
+fn is_to_take_over(first: &Arc<Vdev>) -> bool {
+    let marked = |l: &Arc<Vdev>| l.get_u64(keys::UNSPARE).unwrap_or(0) != 0;
+    first.leaves().iter().any(marked)
+}
+
+/// A spare stands in for a leaf that is not whole: it goes when that leaf is.
+fn mark_if_it_lacks(old: &Vdev) {
+    if old.state() != State::Healthy || !old.dtl_is_empty() {
+        old.set_u64(keys::UNSPARE, 1);
+    }
+}
+
+/// The first txg of which a device that is attached in `tx` has everything.
+fn lacked_by_new(tx: &Tx) -> Txg {
+    match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
+        true => tx.txg(),
+        false => tx.txg().after(IN_FLIGHT),
     }
 }
 

@@ -129,3 +129,54 @@ fn direct_always_keeps_the_content_of_files_out_of_the_kernels_cache() {
     }
     rig.stop();
 }
+
+#[test]
+fn scripts_make_columns_of_status_and_iostat() {
+    let Some(mut rig) = Rig::new("scripts") else {
+        return;
+    };
+    let images = rig.images(2, 96 << 20);
+    let folder = rig.path().join("zpool.d");
+    fs::create_dir(&folder).unwrap();
+    let script = "#!/bin/sh\necho \"upath=${VDEV_UPATH##*/}\"\necho size=\n\
+                  case $VDEV_PATH in *d1) echo 'this one is odd';; esac\n";
+    let path = folder.join("columns");
+    fs::write(&path, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&path, mode).unwrap();
+    fs::write(folder.join("no-script"), "").unwrap();
+    rig.variable("ZPOOL_SCRIPTS_PATH", folder.to_str().unwrap());
+    rig.variable("ZPOOL_SCRIPTS_AS_ROOT", "1");
+    rig.start();
+    let create = ["create", "-O", "mountpoint=none", "tank", "mirror"];
+    rig.zpool(&[&create[..], &[&images[0], &images[1]]].concat());
+    let status = rig.zpool(&["status", "-c", "columns", "tank"]);
+    let row = |text: &str, name: &str| -> Vec<String> {
+        let is = |w: &str| w == name || w.ends_with(&format!("/{name}"));
+        let first = |l: &&str| l.split_whitespace().next().is_some_and(is);
+        let line = text.lines().find(first);
+        let words = line.unwrap_or_default().split_whitespace();
+        words.map(str::to_string).collect()
+    };
+    assert_eq!(row(&status, "NAME")[5..], ["upath", "size"]);
+    assert_eq!(row(&status, "d0")[5..], ["d0", "-"], "{status}");
+    assert_eq!(
+        row(&status, "d1")[5..],
+        ["d1", "-", "this", "one", "is", "odd"]
+    );
+    assert_eq!(row(&status, "mirror-0").len(), 5);
+    let iostat = rig.zpool(&["iostat", "-H", "-c", "columns", "tank"]);
+    let ends = |l: &&str| l.ends_with("\td0\t-");
+    assert_eq!(iostat.lines().filter(ends).count(), 1, "{iostat}");
+    for name in ["no-script", "absent", "../columns"] {
+        let said = rig.try_run("zpool", &["status", "-c", name, "tank"]);
+        let said = said.fails(1);
+        assert!(said.contains(name), "{said}");
+    }
+    rig.variable("ZPOOL_SCRIPTS_AS_ROOT", "0");
+    if system_tests::is_root() {
+        let said = rig.try_run("zpool", &["status", "-c", "columns"]).fails(1);
+        assert!(said.contains("ZPOOL_SCRIPTS_AS_ROOT=1"), "{said}");
+    }
+    rig.stop();
+}

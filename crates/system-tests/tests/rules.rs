@@ -458,3 +458,28 @@ fn create_with_n_needs_no_space() {
         "create\ttank/v\nproperty\tvolblocksize\t4096\nproperty\tvolsize\t1048576\n"
     );
 }
+
+#[test]
+fn a_pool_is_imported_by_its_number_with_its_own_name_or_a_new_one() {
+    let Some((rig, disk)) = tank("import-by-number") else {
+        return;
+    };
+    let place = rig.disks();
+    let place = place.to_str().unwrap();
+    let guid = rig.zpool(&["get", "-Hp", "-o", "value", "guid", "tank"]);
+    let guid = guid.trim();
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", place, guid]);
+    let names = || rig.zpool(&["list", "-H", "-o", "name"]);
+    assert_eq!(names(), "tank\n");
+    rig.zpool(&["export", "tank"]);
+    let said = rig.try_run("zpool", &["import", "-d", place, guid, "9th"]);
+    let said = said.fails(1);
+    assert!(
+        said.contains("cannot import '9th': name must begin with a letter"),
+        "{said}"
+    );
+    rig.zpool(&["import", "-d", &disk, guid, "other"]);
+    assert_eq!(names(), "other\n");
+    rig.zpool(&["export", "other"]);
+}

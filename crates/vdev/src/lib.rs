@@ -6,7 +6,7 @@
 //! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
 //!
 //! Subjects: `tree` (the vdevs and changes of them), `label`, `discover` (pools found by their labels), `keys` (names in configurations), `layout` (where bytes lie),
-//! `read`, `write`, and `health` (counters, unflushed writes).
+//! `read`, `write`, and `health` (counters, unflushed writes, reports of single transfers).
 //!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 //!
@@ -27,7 +27,7 @@ mod tests;
 mod tree;
 mod write;
 
-use health::{copying, io_counts, repairs, unflushed};
+use health::{copying, io_counts, repairs, reports, unflushed};
 pub use layout::{draid, indirect, map, size};
 use tree::{abandon, edit, node, open, spec, state};
 
@@ -38,6 +38,7 @@ pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use node::{Stats, Vdev, VdevKind};
 pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq, Rebuilt};
+pub use reports::{Report, Trouble};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};
 pub use state::{Aux, State};
 pub use tree::VdevTree;

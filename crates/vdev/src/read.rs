@@ -54,6 +54,8 @@ pub struct BadLeaf {
     pub guid: u64,
     /// How the leaf failed.
     pub fault: Fault,
+    /// Byte offset on its device, and bytes; none for groups.
+    pub place: Option<(u64, u64)>,
     /// The right data was written back.
     pub repaired: bool,
 }
@@ -208,6 +210,9 @@ impl VdevTree {
         for b in bad.iter().filter(|b| b.fault == Fault::Checksum) {
             if let Some(v) = self.find(b.guid) {
                 v.stats.checksum_errors.fetch_add(1, Relaxed);
+                if let Some((at, size)) = b.place {
+                    v.report_wrong(at, size, IoClass::Sync);
+                }
             }
         }
     }

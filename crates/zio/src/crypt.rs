@@ -2,7 +2,7 @@
 
 pub use codec::crypt::Crypt;
 
-use base::{bail, Block, Error, Kind, Result, Txg};
+use base::{bail, Block, Cause, Error, Kind, Result, Txg};
 use codec::checksum;
 use codec::crypt::{self, DatasetKey, Iv, MacBytes, Salt};
 use disk::crypt::{dnode_block, indirect_records, KEY_VERSION};
@@ -102,7 +102,10 @@ pub(crate) fn open(bp: &BlkPtr, key: &DatasetKey, raw: &mut [u8]) -> Result<()> 
     if !bp.is_encrypted() {
         return match crypt::same(&key.block_mac(raw), &bp.mac()) {
             true => Ok(()),
-            false => bail!(Checksum, "authentication failed"),
+            false => {
+                let e = Error::new(Kind::Checksum, "authentication failed");
+                Err(e.because(Cause::NotAuthentic))
+            }
         };
     }
     let (salt, iv, mac) = (bp.salt(), bp.iv(), bp.mac());

@@ -66,6 +66,7 @@ impl Devices for MemoryDevices {
                     Err(_) => vec![Wrong {
                         guid: 1,
                         checksum: true,
+                        place: None,
                     }],
                 };
                 Looked { data, wrong }

@@ -49,6 +49,8 @@ pub struct Wrong {
     pub guid: u64,
     /// Told by the checksum; otherwise the device itself reported the failure and counted it.
     pub checksum: bool,
+    /// Byte offset on the device, and bytes; none for groups.
+    pub place: Option<(u64, u64)>,
 }
 
 /// The result of reading one copy of a block; see [`Devices::look`].

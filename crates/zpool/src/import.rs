@@ -363,6 +363,7 @@ fn described(pool: &Importable, style: Style, how: &Naming, cx: &Cx<'_>) -> Obje
         how: *how,
         ignore_ashift: true,
         now: 0,
+        scripts: Default::default(),
     };
     devices(&mut o, &like, style, &look, false);
     o

@@ -1,6 +1,7 @@
 //! `zpool iostat` (command reference §10).
 
 use crate::common;
+use crate::scripts::{Scripts, Table};
 use api::{Pool, PoolGet, Vdev, VdevClass, VdevHistograms};
 use base::sizes::nice;
 use cli::vdevs::{self, Naming};
@@ -54,6 +55,7 @@ struct Look {
     exact: bool,
     verbose: bool,
     how: Naming,
+    scripts: Table,
 }
 
 pub fn iostat(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
@@ -70,6 +72,10 @@ pub fn iostat(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if mode != Mode::Normal && (args.has("l") || args.has("q")) {
         return Err(Fail::Usage("[-r|-w] isn't allowed with [-l|-q]".into()));
     }
+    let scripts = Scripts::of(args, cx)?;
+    if scripts.is_some() && mode != Mode::Normal {
+        return Err(Fail::Usage("-c cannot be used with -r or -w".into()));
+    }
     let mut operands = args.operands.clone();
     let repeat = cli::run::take_repeat(&mut operands)?;
     let mut look = Look {
@@ -78,7 +84,9 @@ pub fn iostat(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         queues: args.has("q"),
         scripted: args.has("H"),
         exact: args.has("p"),
-        verbose: args.has("v"),
+        // Only devices have what scripts say.
+        verbose: args.has("v") || scripts.is_some(),
+        scripts: Table::default(),
         how: common::naming(args, cx),
     };
     let get = |pools: Vec<String>| PoolGet {
@@ -122,6 +130,9 @@ pub fn iostat(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                 writeln!(cx.out, "{t}")?;
             }
             look.verbose |= !wanted.is_empty();
+            if let Some(s) = &scripts {
+                look.scripts = s.run(&now);
+            }
             let rows = collect(&now, &before, &wanted, &look);
             let due = reports == 0
                 || (!args.has("n")
@@ -167,6 +178,8 @@ fn find_vdev<'a>(pool: &'a Pool, word: &str, how: Naming) -> Option<&'a Vdev> {
 /// One line of the report, or a heading without figures.
 struct Row {
     name: String,
+    /// 0 for a heading.
+    guid: u64,
     depth: usize,
     figures: Option<Figures>,
     /// Ends a pool.
@@ -199,6 +212,7 @@ fn collect(now: &[Pool], before: &[Pool], wanted: &[String], look: &Look) -> Vec
         } else {
             rows.push(Row {
                 name: pool.name.clone(),
+                guid: tree.guid,
                 depth: 0,
                 figures: Some(figures(tree)),
                 last: false,
@@ -215,6 +229,7 @@ fn collect(now: &[Pool], before: &[Pool], wanted: &[String], look: &Look) -> Vec
                     if members.peek().is_some() {
                         rows.push(Row {
                             name: heading.into(),
+                            guid: 0,
                             depth: 0,
                             figures: None,
                             last: false,
@@ -243,6 +258,7 @@ fn walk(
 ) {
     rows.push(Row {
         name: vdevs::name(vdev, &pool.name, look.how),
+        guid: vdev.guid,
         depth,
         figures: Some(figures(vdev)),
         last: false,
@@ -336,7 +352,7 @@ fn labels(groups: &[Group], name_width: usize, top: &str, first: &str) -> String
     out
 }
 
-fn separator(groups: &[Group], name_width: usize) -> String {
+fn separator(groups: &[Group], name_width: usize, scripts: &Table) -> String {
     let mut out = "-".repeat(name_width);
     for g in groups {
         for _ in g.columns {
@@ -344,6 +360,7 @@ fn separator(groups: &[Group], name_width: usize) -> String {
             out.push_str(&"-".repeat(g.width));
         }
     }
+    out.push_str(&scripts.dashes());
     out.push('\n');
     out
 }
@@ -361,8 +378,13 @@ fn render(rows: &[Row], look: &Look, header: bool, title: &str, pools: usize) ->
     }
     let mut out = String::new();
     if header && !look.scripted {
-        out.push_str(&labels(&groups, name_width, "", title));
-        out.push_str(&separator(&groups, name_width));
+        let mut head = labels(&groups, name_width, "", title);
+        if head.pop().is_some() {
+            head.push_str(&look.scripts.heading());
+            head.push('\n');
+        }
+        out.push_str(&head);
+        out.push_str(&separator(&groups, name_width, &look.scripts));
     }
     for row in rows {
         let cells = match &row.figures {
@@ -395,13 +417,14 @@ fn render(rows: &[Row], look: &Look, header: bool, title: &str, pools: usize) ->
                 out.push_str(&format!("  {c:>width$}"));
             }
         }
+        out.push_str(&look.scripts.cells(row.guid, look.scripted));
         out.push('\n');
         if row.last && look.verbose && !look.scripted {
-            out.push_str(&separator(&groups, name_width));
+            out.push_str(&separator(&groups, name_width, &look.scripts));
         }
     }
     if pools > 1 && !look.verbose && !look.scripted {
-        out.push_str(&separator(&groups, name_width));
+        out.push_str(&separator(&groups, name_width, &look.scripts));
     }
     out
 }
@@ -538,7 +561,7 @@ fn histograms(rows: &[Row], look: &Look, groups: &[Group]) -> String {
             out.push_str(&format!("{}\n", row.name));
         } else {
             out.push_str(&labels(groups, name_width, &row.name, title));
-            out.push_str(&separator(groups, name_width));
+            out.push_str(&separator(groups, name_width, &look.scripts));
         }
         for (i, name) in names.iter().enumerate() {
             if look.scripted {
@@ -557,7 +580,7 @@ fn histograms(rows: &[Row], look: &Look, groups: &[Group]) -> String {
             out.push('\n');
         }
         if !look.scripted {
-            out.push_str(&separator(groups, name_width));
+            out.push_str(&separator(groups, name_width, &look.scripts));
         }
     }
     out

@@ -12,6 +12,7 @@ mod iostat;
 mod list;
 mod manage;
 mod scan;
+mod scripts;
 mod status;
 mod status_reason;
 mod status_text;

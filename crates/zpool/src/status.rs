@@ -5,12 +5,13 @@ pub mod json;
 mod scan_lines;
 
 use crate::common;
+use crate::scripts::{Scripts, Table};
 use crate::status_reason::{self, is_rebuilding, Reason};
 use crate::status_text;
 use api::{Pool, PoolGet, ScanFunction, ScanState, Vdev, VdevAux, VdevClass, VdevState};
 use base::sizes::nice;
 use cli::vdevs::{self, Naming};
-use cli::{time, Cx, Outcome, Parsed};
+use cli::{time, Cx, Fail, Outcome, Parsed};
 use scan_lines::duration;
 pub use scan_lines::scan_lines;
 use tz::TimeZone;
@@ -19,7 +20,11 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let json = common::json_style(args)?;
     let mut names = args.operands.clone();
     let repeat = cli::run::take_repeat(&mut names)?;
-    let look = Look {
+    let scripts = Scripts::of(args, cx)?;
+    if scripts.is_some() && json.is_some() {
+        return Err(Fail::Usage("-c and -j exclude each other".into()));
+    }
+    let mut look = Look {
         exact: args.has("p"),
         slow: args.has("s"),
         sick_only: args.has("e"),
@@ -27,6 +32,7 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         how: common::naming(args, cx),
         ignore_ashift: cx.flag("ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE"),
         now: time::now(),
+        scripts: Table::default(),
     };
     let mut reports = 0;
     let mut status = 0;
@@ -42,6 +48,9 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             },
         )?;
         status = status.max(i32::from(failed));
+        if let Some(s) = &scripts {
+            look.scripts = s.run(&pools);
+        }
         if let Some(style) = json {
             let report = json::report(&pools, args, style, &look, stamp, cx);
             common::print_json(cx, report)?;
@@ -91,6 +100,8 @@ pub struct Look {
     pub ignore_ashift: bool,
     /// Seconds since 1970.
     pub now: u64,
+    /// What scripts say.
+    pub scripts: Table,
 }
 
 fn render(pool: &Pool, reason: &Reason, look: &Look, zone: &TimeZone) -> String {
@@ -362,6 +373,7 @@ fn config(pool: &Pool, tree: &Vdev, look: &Look) -> String {
     if look.slow {
         out.push_str(&format!(" {:>5}", "SLOW"));
     }
+    out.push_str(&look.scripts.heading());
     out.push('\n');
     row(&mut out, pool, tree, &pool.name, 0, width, look);
     for v in vdevs::of_class(tree, VdevClass::Normal) {
@@ -486,6 +498,7 @@ fn row(
     } else if s.noalloc {
         out.push_str("  (non-allocating)");
     }
+    out.push_str(&look.scripts.cells(vdev.guid, false));
     out.push('\n');
 }
 

@@ -3,7 +3,7 @@
 //! The thread that looks after a pool calls [`Agent::look`] every few seconds, and at once when the state of the pool changes.
 //! Each call
 //!
-//! 1. posts events for states of leaves that changed and for errors that were counted since;
+//! 1. posts events for states of vdevs that changed, for errors that were counted since, and for transfers that do not end;
 //! 2. counts the errors of the last ten minutes: ten failed transfers put a leaf out of use, ten wrong checksums mark it
 //!    degraded. The vdev properties `io_n`, `io_t`, `checksum_n`, `checksum_t`, `slow_io_n` and `slow_io_t` change that;
 //! 3. brings back leaves that were gone and whose device is there again, also by another name, or puts a new device in their place (`autoreplace`);
@@ -30,12 +30,16 @@ use pool::Pool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::Arc;
-use vdev::{keys, Attach, Aux, DevSpec, State, Vdev};
+use vdev::{keys, Attach, Aux, DevSpec, Report, State, Trouble, Vdev};
 
 /// So many errors within so many seconds, unless properties say otherwise.
 const ERRORS: u64 = 10;
 const WITHIN: u64 = 600;
 const SECOND: u64 = 1_000_000_000;
+/// A transfer that has not ended after this long, nanoseconds, is told of, and again and again until it ends (OpenZFS's
+/// `zfs_deadman_ziotime_ms` and `zfs_deadman_checktime_ms`).
+const DEADMAN: u64 = 300 * SECOND;
+const DEADMAN_AGAIN: u64 = 60 * SECOND;
 /// A spare that could not be taken is tried again after this long, nanoseconds.
 const AGAIN: u64 = 60 * SECOND;
 
@@ -81,6 +85,8 @@ struct Seen {
     io: Counter,
     checksum: Counter,
     slow: Counter,
+    /// When it was told that a transfer does not end; monotonic nanoseconds.
+    hangs: Option<u64>,
     /// When a spare was tried in vain, or a new device; monotonic nanoseconds.
     tried: Option<u64>,
 }
@@ -108,6 +114,8 @@ type Tried = HashMap<u64, Option<u64>>;
 #[derive(Default)]
 pub struct Agent {
     leaves: HashMap<u64, Seen>,
+    /// States of vdevs with children, by guid.
+    groups: HashMap<u64, (State, Aux)>,
     /// The pool was suspended when it was looked at last.
     stuck: bool,
     /// Of [`Pool::resumptions`], those that were noticed.
@@ -131,7 +139,9 @@ impl Agent {
             tell(&admin.events, pool, leaf, seen);
             let verdict = judge(&admin.events, pool, leaf, seen, now);
             self.due.extend(verdict.map(|v| (leaf.guid(), v)));
+            tell_if_it_hangs(&admin.events, pool, leaf, seen, now);
         }
+        self.look_at_groups(&admin.events, pool);
         let stuck = pool.suspended().is_some();
         let was_stuck = std::mem::replace(&mut self.stuck, stuck);
         if stuck && !was_stuck {
@@ -180,6 +190,22 @@ impl Agent {
         }
         // A process of one thread has done it by now.
         self.is_free();
+    }
+
+    /// Tells of groups that have too few devices left.
+    fn look_at_groups(&mut self, events: &Events, pool: &Pool) {
+        let mut now = HashMap::new();
+        for group in pool.tree.all().iter().filter(|v| !v.children().is_empty()) {
+            let state = (group.state(), group.aux());
+            let before = self.groups.get(&group.guid());
+            let lost = state == (State::CantOpen, Aux::NoReplicas);
+            if lost && before.is_some_and(|b| *b != state) {
+                let more = events::of_vdev(pool, group);
+                events.post(EREPORT, "vdev.no_replicas", pool, more);
+            }
+            now.insert(group.guid(), state);
+        }
+        self.groups = now;
     }
 
     /// Whether no changes are under way; takes over what ended ones learned.
@@ -308,11 +334,25 @@ fn judge(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen, now: u64) -
         (&mut seen.slow, leaf.stats.slow_ios.load(Relaxed), "delay"),
     ];
     let mut any = false;
+    let reports = leaf.take_reports();
+    let of_class = |class: &'static str| reports.iter().filter(move |r| class_of(r) == class);
     for (counter, count, class) in counts {
-        if counter.take(count, now) > 0 {
-            any = true;
-            events.post(EREPORT, class, pool, events::of_vdev(pool, leaf));
+        if counter.take(count, now) == 0 {
+            continue;
         }
+        any = true;
+        let mut pairs: Vec<_> = of_class(class).map(events::of_transfer).collect();
+        if pairs.is_empty() {
+            // Only counted: a flush, a label.
+            pairs.push(Vec::new());
+        }
+        for more in pairs {
+            let all = events::of_vdev(pool, leaf).into_iter().chain(more);
+            events.post(EREPORT, class, pool, all.collect());
+        }
+    }
+    if of_class("probe_failure").next().is_some() {
+        events.post(EREPORT, "probe_failure", pool, events::of_vdev(pool, leaf));
     }
     if !any || !leaf.state().usable() {
         return None;
@@ -327,6 +367,36 @@ fn judge(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen, now: u64) -
     }
     let bad = over(&mut seen.checksum, "checksum", ERRORS) || over(&mut seen.slow, "slow_io", 0);
     (bad && leaf.state() == State::Healthy).then_some(Verdict::Degrade)
+}
+
+/// The class that tells of a transfer.
+fn class_of(r: &Report) -> &'static str {
+    match r.trouble {
+        Trouble::Failed(_) => "io",
+        Trouble::Wrong => "checksum",
+        Trouble::Slow(_) => "delay",
+        Trouble::Probe => "probe_failure",
+    }
+}
+
+/// Posts that the oldest transfer of a leaf does not end.
+fn tell_if_it_hangs(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen, now: u64) {
+    let Some(age) = leaf.oldest_transfer(now).filter(|age| *age >= DEADMAN) else {
+        seen.hangs = None;
+        return;
+    };
+    if seen
+        .hangs
+        .is_some_and(|at| now.saturating_sub(at) < DEADMAN_AGAIN)
+    {
+        return;
+    }
+    seen.hangs = Some(now);
+    let seconds = age / SECOND;
+    tracing::warn!(pool = %pool.name(), vdev = %leaf.name(), "a transfer has not ended for {seconds} seconds");
+    let mut more = events::of_vdev(pool, leaf);
+    more.push(("zio_delta", EventValue::Number(age)));
+    events.post(EREPORT, "deadman", pool, more);
 }
 
 /// Whether something else has to take the place of a leaf. One that the administrator took offline has not failed.

@@ -4,6 +4,7 @@ use crate::abandoned::Abandoned;
 use crate::activity::{self, is_foreign, Verdict};
 use crate::compat::Set;
 use crate::errors::answer;
+use crate::events::Load;
 use crate::pools::get::disabled_features;
 use crate::pools::tree::{aux_rows, class, Look};
 use crate::pools::{damage, set};
@@ -631,7 +632,13 @@ pub fn import(
     if seen.needs_force && !ask.force {
         return Err(last_used_elsewhere(admin, &seen));
     }
-    check_devices(&seen, &ask)?;
+    check_devices(&seen, &ask).inspect_err(|_| {
+        let class = match seen.needs_missing_log {
+            true => "log_replay",
+            false => "zpool",
+        };
+        tell_of_failure(admin, &found, class);
+    })?;
     let options = OpenOptions {
         activity,
         ..open_options(admin, &ask, &wanted)
@@ -644,7 +651,10 @@ pub fn import(
     }
     let pool = match Pool::open(admin.env.clone(), &found.config, options.clone()) {
         Ok(p) => p,
-        Err(e) => return Err(with_advice(admin, &found, &ask, &options, e)),
+        Err(e) => {
+            tell_of_failure(admin, &found, "zpool");
+            return Err(with_advice(admin, &found, &ask, &options, e));
+        }
     };
     let rewound = pool.rewound().filter(|_| !ask.checkpoint);
     let entry = admin
@@ -725,6 +735,12 @@ fn last_used_elsewhere(admin: &Admin, seen: &Importable) -> ApiError {
         ),
     )
     .hint("The pool can be imported, use 'zpool import -f' to import the pool.")
+}
+
+/// The events tell that a pool could not be opened.
+fn tell_of_failure(admin: &Admin, f: &PoolFound, class: &str) {
+    let events = &admin.events;
+    events.load_failed(class, &f.name, f.guid, Load::Import);
 }
 
 /// `-n`: whether it would work.

@@ -46,13 +46,14 @@ impl Dnode {
             return;
         }
         self.hurt.store(true, Ordering::Relaxed);
-        self.dmu.damaged(&Damage {
+        let damage = Damage {
             objset: self.os.upgrade().map_or(0, |os| os.id()),
             object: self.object,
             level: i64::from(spot.level),
             blkid: spot.blkid,
             birth: spot.birth,
-        });
+        };
+        self.dmu.damaged(&damage, e.cause());
     }
 
     /// One whole block; zeros if there is none.

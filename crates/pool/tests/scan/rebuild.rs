@@ -393,3 +393,36 @@ fn a_record_with_absurd_numbers_stops_no_rebuild() {
     w.finish();
     w.whole_on(&|i| i == 2);
 }
+
+/// Who has a spare take the place of a whole disk means it: the spare stays until one of the two is detached.
+#[test]
+fn a_spare_in_the_place_of_a_whole_disk_stays() {
+    for sequential in [true, false] {
+        let w = draid(0);
+        let disk = leaf(&w.pool, 1);
+        let spare = dspare(&w.pool);
+        w.pool.attach_dspare(disk, spare, sequential).unwrap();
+        rebuilt(&w.pool).unwrap();
+        let s = finish(&w.pool);
+        assert_eq!((s.state, s.errors), (ScanState::Finished, 0), "{s:?}");
+        (0..6).for_each(|_| sync(&w.pool));
+        let found = w.pool.tree.find(spare).expect("the spare has left");
+        assert!(found.dtl_is_empty(), "{:?}", found.dtl());
+        // From here on it has to be there for the disk only as long as that is away.
+        let how = pool::Offline {
+            temporary: false,
+            fault: false,
+        };
+        w.pool.offline(disk, how).unwrap();
+        (0..6).for_each(|_| sync(&w.pool));
+        assert!(w.pool.tree.find(spare).is_some());
+        w.pool.online(disk).unwrap();
+        for _ in 0..2000 {
+            if w.pool.tree.find(spare).is_none() {
+                break;
+            }
+            sync(&w.pool);
+        }
+        assert!(w.pool.tree.find(spare).is_none(), "{:?}", w.pool.tree);
+    }
+}

@@ -3,8 +3,10 @@
 //! A request is *queued* from when its batch is given to the device until it is sent, and *active*
 //! until it ends. Which queue a request counts in depends on what it is for ([`IoClass`]).
 
+use base::sync::MutexExt;
 use env::{Request, Watch};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::Mutex;
 
 /// Buckets of latencies: bucket n counts 2^n to 2^(n+1)−1 ns. The last one counts all that is longer.
 pub const LATENCIES: usize = 37;
@@ -40,6 +42,18 @@ pub(crate) enum IoClass {
 pub const QUEUES: usize = 7;
 
 impl IoClass {
+    /// OpenZFS's number for it (`zio_priority`).
+    pub fn priority(self, write: bool) -> u64 {
+        match (self, write) {
+            (IoClass::Sync, false) => 0,
+            (IoClass::Sync, true) => 1,
+            (IoClass::Async, false) => 2,
+            (IoClass::Async, true) => 3,
+            (IoClass::Scrub, _) => 4,
+            (IoClass::Rebuild, _) => 8,
+        }
+    }
+
     /// Number of the queue. What a scrub writes counts as asynchronous, as in OpenZFS; nothing is in the queue of trim yet.
     fn queue(self, write: bool) -> usize {
         match (self, write) {
@@ -139,6 +153,8 @@ impl IoCounts {
 pub(crate) struct Counting<'a> {
     counts: &'a IoCounts,
     slow: &'a AtomicU64,
+    /// Slow operations of the batch, and the nanoseconds they took.
+    pub slow_ops: Mutex<Vec<(usize, u64)>>,
     class: IoClass,
     /// Whether this operation of the batch was merged from several before.
     merged: &'a (dyn Fn(usize) -> bool + Sync),
@@ -157,6 +173,7 @@ impl<'a> Counting<'a> {
         Counting {
             counts,
             slow,
+            slow_ops: Mutex::default(),
             class,
             merged,
             here: Default::default(),
@@ -209,6 +226,7 @@ impl Watch for Counting<'_> {
         count(&self.counts.total[side], waited.saturating_add(took));
         if took >= SLOW_NS {
             self.slow.fetch_add(1, Relaxed);
+            self.slow_ops.acquire().push((r.op, took));
         }
     }
 }

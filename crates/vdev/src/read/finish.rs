@@ -1,7 +1,7 @@
 //! The second half of a read, after the leaves have answered: choice of the copy, reconstruction, repair.
 
 use super::reconstruct::{attempt, combinations, cut, fits, lacking, right_columns};
-use super::{BadLeaf, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};
+use super::{BadLeaf, Cand, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};
 use crate::node::{Vdev, VdevKind};
 use crate::VdevTree;
 use base::{bail, Error, Kind, Result};
@@ -164,6 +164,8 @@ impl VdevTree {
                     }
                     if blame && fault == Some(Fault::Checksum) && counted {
                         cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
+                        let class = mode.class();
+                        cand.owner.report_wrong(cand.at, count as u64, class);
                     }
                     let mut repaired = false;
                     if writable {
@@ -198,6 +200,7 @@ impl VdevTree {
                         out.bad.push(BadLeaf {
                             guid: cand.owner.guid(),
                             fault,
+                            place: Some((cand.at, count as u64)),
                             repaired,
                         });
                     }
@@ -218,23 +221,25 @@ pub(super) fn blame(req: &ReadReq, plan: &Plan) -> (Error, Vec<BadLeaf>) {
         None => any_data,
         Some(m) => plan.stripes.iter().all(|cols| lacking(cols) <= m.nparity),
     };
-    let mut guilty: Vec<u64> = Vec::new();
+    let mut guilty = Vec::new();
     if enough {
-        guilty = cands()
-            .filter(|c| matches!(c.got, Got::Data(_)) && !c.stale)
-            .map(|c| c.owner.guid())
-            .collect();
+        for col in plan.stripes.iter().flatten() {
+            let delivered = |c: &&Cand| matches!(c.got, Got::Data(_)) && !c.stale;
+            let place = |c: &Cand| (c.owner.guid(), Some((c.at, col.size as u64)));
+            guilty.extend(col.cands.iter().filter(delivered).map(place));
+        }
         if !plan.top.kind().is_leaf() {
-            guilty.push(plan.top.guid());
+            guilty.push((plan.top.guid(), None));
         }
         guilty.sort_unstable();
-        guilty.dedup();
+        guilty.dedup_by_key(|(guid, _)| *guid);
     }
     let bad = guilty
         .into_iter()
-        .map(|guid| BadLeaf {
+        .map(|(guid, place)| BadLeaf {
             guid,
             fault: Fault::Checksum,
+            place,
             repaired: false,
         })
         .collect();

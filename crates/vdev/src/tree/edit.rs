@@ -325,9 +325,12 @@ impl VdevTree {
                     last.set(k, v.clone());
                 }
             }
-            // A distributed spare stays one.
-            if group.kind() == VdevKind::Spare && last.kind() != VdevKind::Dspare {
-                last.unset(keys::IS_SPARE);
+            if group.kind() == VdevKind::Spare {
+                last.unset(keys::UNSPARE);
+                // A distributed spare stays one.
+                if last.kind() != VdevKind::Dspare {
+                    last.unset(keys::IS_SPARE);
+                }
             }
             let last = if is_top {
                 last.promote(group.guid())

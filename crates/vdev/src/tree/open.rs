@@ -487,6 +487,7 @@ impl VdevTree {
         if d.read(0, &mut b).is_ok() {
             return true;
         }
+        leaf.report_probe();
         leaf.set_state(State::CantOpen, Aux::OpenFailed);
         self.propagate();
         false

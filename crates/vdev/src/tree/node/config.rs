@@ -66,6 +66,7 @@ impl Vdev {
             committed: AtomicU64::new(0),
             dirty_txgs: Mutex::new(None),
             unflushed: Mutex::default(),
+            reports: Default::default(),
             dtl: Mutex::new(RangeSet::new()),
             draid,
             indirect: RwLock::new(None),

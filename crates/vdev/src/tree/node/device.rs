@@ -2,6 +2,7 @@
 
 use super::Vdev;
 use crate::io_counts::{Counting, IoClass, IoFigures};
+use crate::reports::{Report, Trouble};
 use crate::unflushed::{Mark, Unflushed};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result, Txg};
@@ -105,6 +106,36 @@ impl Vdev {
         u.suspect |= !u.is_empty();
     }
 
+    fn report(&self, trouble: Trouble, op: &Op, class: IoClass) {
+        let (write, at, n) = match op {
+            Op::Read { offset, buf } => (false, *offset, buf.len()),
+            Op::Write { offset, bufs } => (true, *offset, bufs.iter().map(|b| b.len()).sum()),
+        };
+        self.reports
+            .add(Report::new(trouble, write, (at, n as u64), class));
+    }
+
+    /// A read gave other bytes than those that were written.
+    pub(crate) fn report_wrong(&self, offset: u64, size: u64, class: IoClass) {
+        self.reports
+            .add(Report::new(Trouble::Wrong, false, (offset, size), class));
+    }
+
+    /// It was asked whether it is there, and did not answer.
+    pub(crate) fn report_probe(&self) {
+        self.reports.add(Report::probe());
+    }
+
+    /// What happened to single transfers since this was asked last, as far as it is on record.
+    pub fn take_reports(&self) -> Vec<Report> {
+        self.reports.take()
+    }
+
+    /// For how many nanoseconds calls of this have found the oldest transfer under way. `now`: monotonic nanoseconds.
+    pub fn oldest_transfer(&self, now: u64) -> Option<u64> {
+        self.reports.oldest(now)
+    }
+
     /// What the requests of a leaf took since the pool was opened; none for groups.
     pub fn io_figures(&self) -> Option<IoFigures> {
         self.io.as_ref().map(|io| io.figures())
@@ -131,13 +162,23 @@ impl Vdev {
             let gone = || Error::new(Kind::NoDevice, format!("{}: not available", self.name()));
             return ops.into_iter().map(|op| (op, Err(gone()))).collect();
         };
+        let under_way = self.reports.begin();
+        let mut slow = Vec::new();
         let done = match &self.io {
             Some(io) => {
                 let watch = Counting::new(io, &self.stats.slow_ios, class, merged);
-                device.batch_watched(ops, &watch)
+                let done = device.batch_watched(ops, &watch);
+                slow.append(&mut watch.slow_ops.acquire());
+                done
             }
             None => device.batch(ops),
         };
+        drop(under_way);
+        for (n, took) in slow {
+            if let Some((op, _)) = done.get(n) {
+                self.report(Trouble::Slow(took), op, class);
+            }
+        }
         if let Some((txg, marks)) = note {
             self.soil(txg);
             let mut unflushed = self.unflushed.acquire();
@@ -158,8 +199,9 @@ impl Vdev {
             };
             ops.fetch_add(1, Relaxed);
             bytes.fetch_add(n as u64, Relaxed);
-            if result.is_err() {
+            if let Err(e) = result {
                 errors.fetch_add(1, Relaxed);
+                self.report(Trouble::Failed(e.kind), op, class);
             }
         }
         done

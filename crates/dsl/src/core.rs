@@ -5,6 +5,7 @@ use base::sync::MutexExt;
 use base::{bail, Cause, Error, Kind, Result, Txg};
 use disk::{BlkPtr, ObjType};
 use dmu::{Dmu, Dnode, NewObject, Objset, Tx};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use zap::Zap;
 
@@ -101,6 +102,8 @@ pub(crate) struct Core {
     pub empty_bpobj: Mutex<Option<u64>>,
     pub space: OnceLock<Weak<dyn PoolSpace>>,
     pub open_lists: crate::deadlist::OpenLists,
+    /// How many [`crate::InUse`] there are of a dataset.
+    pub in_use: Mutex<HashMap<u64, usize>>,
     pub caches: crate::dsl::Caches,
     pub keys: crate::crypto::KeyStore,
     /// A change failed half-way: what is in memory must not reach the disk.

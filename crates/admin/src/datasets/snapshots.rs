@@ -575,7 +575,7 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     let close = || {
         moving
             .iter()
-            .for_each(|s| entry.close_in_ctldirs(s.object()))
+            .for_each(|object| entry.close_in_ctldirs(*object))
     };
     close();
     let done = entry.pool.task(move |pool, tx| {

@@ -1,7 +1,6 @@
 //! Snapshots and what is made of them: taking, going back, clones, promotion, bookmarks, holds.
 
 use crate::datasets::create::{self, NewFs};
-use crate::datasets::parse::Allowed;
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
@@ -441,13 +440,8 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         Err(e) => return Err(datasets::plain(e, name)),
     }
     datasets::need_writable(&entry)?;
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
-    let allowed = Allowed {
-        version: entry.pool.version(),
-        enabled: &enabled,
-    };
     let volume = datasets::objset_type(&entry, &origin).is_ok_and(|t| t == os_type::ZVOL);
-    let new = NewFs::of_clone(volume, &allowed, &r.props)?;
+    let new = NewFs::of_clone(&entry, &origin, &r.props)?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
     above.require(admin, &entry, peer, &r.props)?;
@@ -488,7 +482,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         ..Created::default()
     };
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
-    let (full, from, stored) = (name.to_string(), r.snapshot.clone(), new.stored);
+    let (full, from) = (name.to_string(), r.snapshot.clone());
     entry
         .pool
         .task(move |pool, tx| {
@@ -505,7 +499,8 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
             pool.dsl.check_filesystem_limit(&parent, 1, &caller)?;
             let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
             pool.dsl.give_creator(tx, &ds, uid)?;
-            set::store_props(pool, tx, &ds, &stored)?;
+            set::store_props(pool, tx, &ds, &new.stored)?;
+            new.put_into_clone(pool, tx, &ds)?;
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;

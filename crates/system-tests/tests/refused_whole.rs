@@ -160,7 +160,7 @@ fn a_user_without_a_permission_at_the_last_one_changes_none() {
     let release = ["release", "-r", "keep", "tank/t@s"];
     refused_as(&rig, nobody, &release, &denied);
     // With it, all of them at once.
-    rig.zfs(&["allow", "-u", &user, what, "tank/t/r20"]);
+    rig.zfs(&["allow", "-u", &user, what, "tank/t"]);
     rig.try_run_as(nobody, "zfs", &release).ok();
     rig.try_run_as(nobody, "zfs", &["destroy", "-r", "tank/t@s"])
         .ok();

@@ -749,11 +749,10 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     Ok(batch)
 }
 
-/// `zfs release`: what has no such tag is told, the others are released.
+/// `zfs release`: what has no such tag is told, the others are released; none without the permission for all of them.
 pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     let mut batch = Batch::default();
     let mut list = held(admin, r, &mut batch.failed)?;
-    may_hold(admin, peer, Action::Release, &mut list, &mut batch.failed)?;
     let mut without = Vec::new();
     list.retain(|(name, _, snap)| match snap.hold_time(&r.tag) {
         Ok(Some(_)) => true,
@@ -775,6 +774,12 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     batch
         .failed
         .extend(without.into_iter().map(|name| (name, e.clone())));
+    // Who may not release one of those that have the tag releases none.
+    let asked = list.len();
+    may_hold(admin, peer, Action::Release, &mut list, &mut batch.failed)?;
+    if list.len() < asked {
+        return Ok(batch);
+    }
     // The last hold of a snapshot that is to be destroyed takes it along.
     let close = || {
         for (_, entry, snap) in &list {

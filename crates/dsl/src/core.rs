@@ -121,6 +121,8 @@ pub(crate) struct Core {
     pub space: OnceLock<Weak<dyn PoolSpace>>,
     /// Deadlists that are open, so that each is open once.
     pub open_lists: crate::deadlist::OpenLists,
+    /// Numbers of [`crate::InUse`] by dataset.
+    pub in_use: Mutex<HashMap<u64, usize>>,
     /// Directories and datasets in memory.
     pub caches: Caches,
     /// Keys that are loaded.

@@ -8,8 +8,8 @@ use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
 use disk::feature::guid;
 use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use dmu::{Dnode, Objset, SyncHooks, Tx, WritePolicy};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use zap::Zap;
 
@@ -29,16 +29,31 @@ pub struct Dataset {
     objset: Mutex<Weak<Objset>>,
     /// How far a receive that can be resumed has come with a txg: object, offset, bytes.
     progress: Mutex<PerTxg<Option<(u64, u64, u64)>>>,
-    /// How many [`InUse`] there are.
-    used: AtomicUsize,
 }
 
-/// While it exists a snapshot is not destroyed: the attempt fails with `Kind::Busy`. In memory only.
-pub struct InUse(Arc<Dataset>);
+/// While it exists a snapshot is not destroyed: the attempt fails with `Kind::Busy`. In memory only, and it keeps nothing
+/// of the snapshot in memory but its number.
+pub struct InUse {
+    core: Arc<Core>,
+    object: u64,
+}
+
+impl InUse {
+    /// The snapshot; it may have another name by now.
+    pub fn dataset(&self) -> Result<Arc<Dataset>> {
+        self.core.dataset(self.object)
+    }
+}
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        self.0.used.fetch_sub(1, Ordering::SeqCst);
+        let mut all = self.core.in_use.acquire();
+        if let Entry::Occupied(mut n) = all.entry(self.object) {
+            *n.get_mut() -= 1;
+            if *n.get() == 0 {
+                n.remove();
+            }
+        }
     }
 }
 
@@ -118,7 +133,6 @@ impl Dataset {
             pend: Mutex::default(),
             objset: Mutex::new(Weak::new()),
             progress: Mutex::default(),
-            used: AtomicUsize::new(0),
         }))
     }
 
@@ -134,14 +148,18 @@ impl Dataset {
     }
 
     /// Keeps a snapshot from being destroyed.
-    pub fn keep(self: &Arc<Self>) -> InUse {
-        self.used.fetch_add(1, Ordering::SeqCst);
-        InUse(self.clone())
+    pub fn keep(&self) -> InUse {
+        let object = self.object();
+        *self.core.in_use.acquire().entry(object).or_default() += 1;
+        InUse {
+            core: self.core.clone(),
+            object,
+        }
     }
 
     /// Whether somebody keeps it from being destroyed.
     pub fn is_kept(&self) -> bool {
-        self.used.load(Ordering::SeqCst) > 0
+        self.core.in_use.acquire().contains_key(&self.object())
     }
 
     /// The bonus structure as it is now.
@@ -159,9 +177,9 @@ impl Dataset {
         self.st.acquire().dir = dir;
     }
 
-    /// Whether all that is known of it is on disk: a snapshot that nobody keeps or has open.
+    /// Whether all that is known of it is on disk: a snapshot that nobody has open.
     pub(crate) fn is_idle_snapshot(&self) -> bool {
-        self.is_snapshot() && !self.is_kept() && self.objset().is_none()
+        self.is_snapshot() && self.objset().is_none()
     }
 
     /// Whether it is a snapshot, as opposed to a head.

@@ -382,6 +382,7 @@ impl Dsl {
             empty_bpobj: Mutex::new(None),
             space: Default::default(),
             open_lists: Default::default(),
+            in_use: Mutex::default(),
             caches: Caches::default(),
             keys: Default::default(),
             broken: Mutex::new(None),

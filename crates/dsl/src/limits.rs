@@ -138,7 +138,7 @@ impl Dsl {
             return Ok(());
         };
         let (_, _, shared) = self.shared_with_origin(clone)?;
-        let snaps = shared.iter().filter(|(_, n)| !is_hidden(n)).count() as u64;
+        let snaps = shared.iter().filter(|s| !is_hidden(&s.name)).count() as u64;
         let shared = common(&origin.dir(), &clone.dir());
         check(&clone.dir(), SNAP_COUNT, snaps, shared, who)
     }

@@ -9,11 +9,18 @@ use base::mutation::{mutated, Mutation};
 use base::{bail, bail_about, Error, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::Tx;
+use std::collections::HashMap;
 use std::sync::Arc;
 use zap::Zap;
 
 /// Most snapshots of a chain that are followed before it is taken for a circle.
 const MOST: usize = 1 << 24;
+
+/// A snapshot that a promotion moves. There may be a hundred thousand: none is in memory for that.
+pub(crate) struct Shared {
+    pub object: u64,
+    pub name: String,
+}
 
 /// Everything a promotion changes, found out before it changes anything.
 struct Plan {
@@ -24,8 +31,8 @@ struct Plan {
     /// Head and directory that become the clone.
     old_head: Arc<Dataset>,
     old_dir: Arc<Dir>,
-    /// Snapshots that move, with their names: the origin first, then older ones.
-    shared: Vec<(Arc<Dataset>, String)>,
+    /// Snapshots that move: the origin first, then older ones.
+    shared: Vec<Shared>,
     /// The clone's first dataset: its oldest snapshot, or itself.
     first: Arc<Dataset>,
     /// Space that moves from one directory to the other.
@@ -39,16 +46,15 @@ struct Plan {
 
 impl Core {
     /// The chain of a dataset back to the object `end`, which is not part of it: newest first.
-    fn chain(self: &Arc<Self>, from: &Arc<Dataset>, end: u64) -> Result<Vec<Arc<Dataset>>> {
-        let mut out = vec![from.clone()];
+    fn chain(self: &Arc<Self>, from: &Arc<Dataset>, end: u64) -> Result<Vec<u64>> {
+        let mut out = vec![from.object()];
         let mut at = from.phys().prev_snap_obj;
         while at != end && at != 0 {
             if out.len() >= MOST {
                 return Err(Error::damaged("chain of snapshots goes round"));
             }
-            let ds = self.dataset(at)?;
-            at = ds.phys().prev_snap_obj;
-            out.push(ds);
+            out.push(at);
+            at = self.dataset(at)?.phys().prev_snap_obj;
         }
         if at != end {
             return Err(Error::damaged(format!(
@@ -60,9 +66,10 @@ impl Core {
     }
 
     /// What snapshots of a chain use alone together, of blocks born after `txg`, bytes.
-    fn used_by(&self, chain: &[Arc<Dataset>], txg: Txg) -> Result<i64> {
+    fn used_by(self: &Arc<Self>, chain: impl IntoIterator<Item = u64>, txg: Txg) -> Result<i64> {
         let mut sum = 0;
-        for ds in chain {
+        for object in chain {
+            let ds = self.dataset(object)?;
             sum += match txg {
                 Txg::NONE => ds.deadlist_space()?.used,
                 _ => space_after(self, &ds.deadlist()?, txg)?,
@@ -106,8 +113,18 @@ impl Dsl {
     /// Errors: as [`promote`](Self::promote).
     pub fn promote_conflicts(&self, clone: &Arc<Dataset>) -> Result<Vec<String>> {
         let (origin, old_head, shared) = self.shared_with_origin(clone)?;
+        self.conflicts(clone, &origin, &old_head, &shared)
+    }
+
+    fn conflicts(
+        &self,
+        clone: &Arc<Dataset>,
+        origin: &Dataset,
+        old_head: &Dataset,
+        shared: &[Shared],
+    ) -> Result<Vec<String>> {
         let mut out = Vec::new();
-        for (_, name) in &shared {
+        for Shared { name, .. } in shared {
             if clone.snapshot_named(name)?.is_some() {
                 out.push(format!("@{name}"));
             }
@@ -121,21 +138,20 @@ impl Dsl {
         Ok(out)
     }
 
-    /// The snapshots that a promotion of this clone moves, newest first.
+    /// The objects of the snapshots that a promotion of this clone moves, newest first.
     ///
     /// Errors: `Kind::Invalid` if it is no clone.
-    pub fn shared_snapshots(&self, clone: &Arc<Dataset>) -> Result<Vec<Arc<Dataset>>> {
+    pub fn shared_snapshots(&self, clone: &Arc<Dataset>) -> Result<Vec<u64>> {
         let (_, _, shared) = self.shared_with_origin(clone)?;
-        Ok(shared.into_iter().map(|(s, _)| s).collect())
+        Ok(shared.into_iter().map(|s| s.object).collect())
     }
 
     /// Origin and head of the file system a clone comes from, and the snapshots that a promotion moves,
     /// newest first.
-    #[allow(clippy::type_complexity)]
     pub(crate) fn shared_with_origin(
         &self,
         clone: &Arc<Dataset>,
-    ) -> Result<(Arc<Dataset>, Arc<Dataset>, Vec<(Arc<Dataset>, String)>)> {
+    ) -> Result<(Arc<Dataset>, Arc<Dataset>, Vec<Shared>)> {
         let name = clone.full_name();
         if clone.is_snapshot() {
             bail!(Invalid, "{name} is a snapshot");
@@ -145,12 +161,16 @@ impl Dsl {
         };
         let old_dir = origin.dir();
         let old_head = old_dir.head()?;
-        // Reads all names at once; each by itself would be looked for in the whole map.
-        old_head.snapshots()?;
+        // All names at once; each by itself would be looked for in the whole map. Hidden ones are not among them.
+        let names = old_head.snapshot_names()?.into_iter();
+        let mut names: HashMap<u64, String> = names.map(|(name, o)| (o, name)).collect();
         let mut shared = Vec::new();
-        for s in self.core.chain(&origin, old_dir.phys().origin_obj)? {
-            let name = s.snap_name()?.unwrap_or_default();
-            shared.push((s, name));
+        for object in self.core.chain(&origin, old_dir.phys().origin_obj)? {
+            let name = match names.remove(&object) {
+                Some(name) => name,
+                None => self.core.dataset(object)?.snap_name()?.unwrap_or_default(),
+            };
+            shared.push(Shared { object, name });
         }
         Ok((origin, old_head, shared))
     }
@@ -162,13 +182,13 @@ impl Dsl {
         if clone.phys().flags & ds_flags::NOPROMOTE != 0 {
             bail_about!(CrossDevice, &name, "it cannot be promoted");
         }
-        let conflicts = self.promote_conflicts(clone)?;
+        let conflicts = self.conflicts(clone, &origin, &old_head, &shared)?;
         if !conflicts.is_empty() {
             let list = conflicts.join(", ");
             bail_about!(Exists, &name, "conflicting names of the parent: {list}");
         }
         let (dir, old_dir) = (clone.dir(), old_head.dir());
-        for (_, short) in &shared {
+        for Shared { name: short, .. } in &shared {
             if name.len() + 1 + short.len() > FULL_NAME_MAX {
                 bail!(NameTooLong, "{name}@{short}: snapshot name is too long");
             }
@@ -196,11 +216,12 @@ impl Dsl {
         let o = origin.phys();
         let own = core.chain(clone, origin.object())?;
         let rest = core.chain(&old_head, origin.object())?;
-        let first = own.last().cloned().unwrap_or_else(|| clone.clone());
+        let first = core.dataset(own.last().copied().unwrap_or(clone.object()))?;
 
         // What the moving snapshots hold: what the newest refers to, and what died on the way to it.
         let mut moved = sizes(&origin);
-        for (s, _) in &shared {
+        for s in &shared {
+            let s = core.dataset(s.object)?;
             if s.phys().prev_snap_obj != 0 {
                 moved += s.deadlist_space()?;
             }
@@ -212,9 +233,9 @@ impl Dsl {
         check_room(&old_dir, &dir, fits)?;
 
         let before = old_dir.origin_txg()?;
-        let list: Vec<Arc<Dataset>> = shared.iter().map(|(s, _)| s.clone()).collect();
-        let clone_snaps = core.used_by(&list, before)? + core.used_by(&own, before)?;
-        let old_snaps = core.used_by(&rest, o.creation_txg)?;
+        let moving = shared.iter().map(|s| s.object);
+        let clone_snaps = core.used_by(moving.chain(own), before)?;
+        let old_snaps = core.used_by(rest, o.creation_txg)?;
         let unique = space_after(core, &first.deadlist()?, o.prev_snap_txg)?;
         Ok(Plan {
             clone: clone.clone(),
@@ -281,8 +302,9 @@ impl Dsl {
             core.add_clone(tx, &plan.dir, plan.old_head.object())?;
         }
         self.move_bookmarks(tx, plan)?;
-        for (snap, name) in &plan.shared {
-            self.move_snapshot(tx, plan, snap, name, old_next)?;
+        for s in &plan.shared {
+            let snap = core.dataset(s.object)?;
+            self.move_snapshot(tx, plan, &snap, &s.name, old_next)?;
         }
         for head in [&plan.clone, &plan.old_head] {
             core.snapshots_changed(tx, head)?;

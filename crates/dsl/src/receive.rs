@@ -11,10 +11,11 @@ use crate::core::{check_component, Core, Triple};
 use crate::history::NOTHING;
 use crate::props::PropChange;
 use crate::snapshot::space_after;
-use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, PropValue, ReceivedKey};
+use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, PropValue, ReceivedKey, SnapshotEntry};
 use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::Tx;
+use std::collections::HashMap;
 use std::sync::Arc;
 use zap::{Value, Zap};
 
@@ -315,7 +316,8 @@ impl Dsl {
             }
         }
         let base = self.base_of(e.filled)?;
-        for (_, snap) in self.later_snapshots(head, base.as_deref())? {
+        let later = self.later_snapshots(head, base.as_deref())?;
+        for later in &later {
             if !e.force {
                 bail_about!(
                     Exists,
@@ -323,7 +325,7 @@ impl Dsl {
                     "destination has snapshots that the stream does not know"
                 );
             }
-            self.check_destroy_snapshot(&snap)?;
+            self.check_destroy_snapshot(&*head.named_snapshot(later)?)?;
         }
         if let (Some(base), false) = (&base, e.force) {
             if head.is_modified_since(base)? {
@@ -335,8 +337,7 @@ impl Dsl {
             }
         }
         if let Some(found) = head.snapshot_named(e.name)? {
-            let goes = self.later_snapshots(head, base.as_deref())?;
-            if !goes.iter().any(|(_, s)| s.object() == found.object()) {
+            if !later.iter().any(|s| s.object == found.object()) {
                 bail_about!(Exists, found.full_name(), "snapshot already exists");
             }
         }
@@ -364,11 +365,36 @@ impl Dsl {
         &self,
         head: &Dataset,
         base: Option<&Dataset>,
-    ) -> Result<Vec<(String, Arc<Dataset>)>> {
+    ) -> Result<Vec<SnapshotEntry>> {
         let txg = base.map_or(Txg::NONE, |b| b.phys().creation_txg);
-        let mut list = head.snapshots()?;
-        list.retain(|(_, s)| s.phys().creation_txg > txg);
-        Ok(list)
+        // Back from the head, so that those before the base are not asked.
+        let mut list = Vec::new();
+        let mut at = head.phys().prev_snap_obj;
+        while at != 0 {
+            let p = self.core.dataset(at)?.phys();
+            if p.dir_obj != head.phys().dir_obj || p.creation_txg <= txg {
+                break;
+            }
+            if list.last().is_some_and(|(_, txg)| p.creation_txg >= *txg) {
+                return Err(Error::damaged("chain of snapshots goes round"));
+            }
+            list.push((at, p.creation_txg));
+            at = p.prev_snap_obj;
+        }
+        if list.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = head.snapshot_names()?.into_iter();
+        let mut names: HashMap<u64, String> = names.map(|(name, o)| (o, name)).collect();
+        let entry = |(object, creation_txg)| {
+            let name = names.remove(&object)?;
+            Some(SnapshotEntry {
+                name,
+                object,
+                creation_txg,
+            })
+        };
+        Ok(list.into_iter().rev().filter_map(entry).collect())
     }
 
     /// Ends a receive, in one txg: what is later than the base goes if it may, the head takes over what
@@ -392,11 +418,8 @@ impl Dsl {
             None => e.filled,
             Some(head) => {
                 let base = self.base_of(e.filled)?;
-                for (_, snap) in self
-                    .later_snapshots(head, base.as_deref())?
-                    .into_iter()
-                    .rev()
-                {
+                for later in self.later_snapshots(head, base.as_deref())?.iter().rev() {
+                    let snap = head.named_snapshot(later)?;
                     core.note("destroy", &snap, NOTHING);
                     core.destroy_snap(tx, &snap)?;
                 }

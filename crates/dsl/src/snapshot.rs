@@ -310,13 +310,17 @@ impl Dataset {
         Err(Error::damaged("chain of snapshots goes round"))
     }
 
-    /// What the snapshots of a head hold, oldest first, in one pass over their deadlists. A run of neighbours
-    /// that are not `pinned` could be destroyed together.
-    pub fn held_space(&self, pinned: &dyn Fn(&Dataset) -> Result<bool>) -> Result<Vec<Held>> {
-        let mut out = Vec::new();
+    /// Tells `each` what the snapshots of a head hold, oldest first, in one pass over their deadlists. A run of
+    /// neighbours that are not `pinned` could be destroyed together.
+    pub fn held_space(
+        &self,
+        pinned: &dyn Fn(&Dataset) -> Result<bool>,
+        each: &mut dyn FnMut(Held) -> Result<()>,
+    ) -> Result<()> {
         // Object of the next snapshot of the run, birth after which blocks of the run are its own, their sum so far.
         let mut run: Option<(u64, Txg, i64)> = None;
-        for (name, snap) in self.snapshots()? {
+        for e in self.snapshot_list()? {
+            let snap = self.named_snapshot(&e)?;
             let p = snap.phys();
             let with_run = if pinned(&snap)? {
                 run = None;
@@ -329,13 +333,13 @@ impl Dataset {
                 run = Some((p.next_snap_obj, after, sum));
                 Some(sum.max(0) as u64)
             };
-            out.push(Held {
-                name,
+            each(Held {
+                name: e.name,
                 snap,
                 with_run,
-            });
+            })?;
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Bytes of the blocks on its deadlist that were born after `txg`, the creation of a snapshot before it, or 0.

@@ -265,6 +265,44 @@ fn place_of_freeing_lost() {
     );
 }
 
+/// A clone some of whose blocks were written twice, freed over several groups: what is left of its livelist in between must
+/// know what was freed already.
+#[test]
+fn frees_of_a_livelist_forgotten() {
+    let lines = [
+        "createfs f",
+        "create f a 644",
+        "write f a 0 3000000 2",
+        "sync",
+        "snapshot f s",
+        "clone f s c",
+        "write c a 0 160000 3",
+        "sync",
+        "write c a 0 80000 4",
+        "sync",
+        "destroyfs c",
+        "sync",
+        "cut 0 Kept 1",
+        "sync",
+        "cut 0 Kept 1",
+    ];
+    let t = Trace {
+        seed: 1,
+        layout: Layout {
+            recordsize: 4096,
+            ..layout(GroupKind::Mirror, 2)
+        },
+        ops: lines.iter().map(|l| l.parse().unwrap()).collect(),
+    };
+    found(
+        Mutation::LivelistForgetsFrees,
+        &|_| match trace::replay(&t, &Extra::default()).finding {
+            Some(f) => Err(f),
+            None => Ok(()),
+        },
+    );
+}
+
 /// Objects that are gone with their whole blocks of dnodes must be told by a comparison.
 #[test]
 fn diff_forgets_holes() {

@@ -264,6 +264,65 @@ fn held_snapshots_stay_and_bookmarks_outlive_them() {
     rig.zdb_check("tank");
 }
 
+#[test]
+fn clones_get_their_version_quotas_and_reservation() {
+    let Some((rig, mnt)) = tank("clone-props") else {
+        return;
+    };
+    rig.sh("zfs create -o version=3 tank/old; zfs create tank/a");
+    fs::write(mnt.join("old/f"), "of version 3").unwrap();
+    rig.sh("zfs snapshot tank/old@1; zfs snapshot tank/a@1");
+    rig.zfs(&["clone", "-o", "version=5", "tank/old@1", "tank/new"]);
+    let versions = [
+        value(&rig, "version", "tank/old"),
+        value(&rig, "version", "tank/new"),
+    ];
+    assert_eq!(versions, ["3", "5"]);
+    assert_eq!(
+        fs::read_to_string(mnt.join("new/f")).unwrap(),
+        "of version 3"
+    );
+    fs::write(mnt.join("new/f"), "of version 5").unwrap();
+    rig.zfs(&["clone", "-o", "version=3", "tank/old@1", "tank/same"]);
+    refused(
+        &rig,
+        &["clone", "-o", "version=2", "tank/old@1", "tank/z"],
+        "Can not downgrade; already at version 3",
+    );
+    refused(
+        &rig,
+        &["clone", "-o", "userquota@7=1M", "tank/old@1", "tank/z"],
+        "must be upgraded",
+    );
+    rig.sh(
+        "zfs clone -o userquota@7=5M -o groupobjquota@8=9 -o projectquota@9=3M -o defaultuserquota=2M \
+         tank/a@1 tank/q",
+    );
+    let quotas = "userquota@7,groupobjquota@8,projectquota@9,defaultuserquota";
+    let of = |name: &str| rig.zfs(&["get", "-Hp", "-o", "value", quotas, name]);
+    let want = "5242880\n9\n3145728\n2097152\n";
+    assert_eq!(of("tank/q"), want);
+    assert_ne!(of("tank/a"), want);
+    assert!(!mnt.join("z").exists());
+
+    rig.sh(
+        "zfs create -s -V 16M tank/v; zfs create -V 16M tank/full; zfs snapshot tank/v@1
+         zfs clone -o refreservation=auto tank/v@1 tank/w",
+    );
+    let full = value(&rig, "refreservation", "tank/full");
+    assert_eq!(value(&rig, "refreservation", "tank/w"), full);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    let dir = rig.disks();
+    rig.zpool(&["import", "-d", dir.to_str().unwrap(), "tank"]);
+    assert_eq!(of("tank/q"), want);
+    assert_eq!(
+        fs::read_to_string(mnt.join("new/f")).unwrap(),
+        "of version 5"
+    );
+    rig.zpool(&["export", "tank"]);
+}
+
 /// The clone of an encryption root takes the key over when it is promoted.
 #[test]
 fn a_promoted_clone_becomes_the_encryption_root() {

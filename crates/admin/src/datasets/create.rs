@@ -116,21 +116,82 @@ impl NewFs {
         Ok(new)
     }
 
-    /// Checks the properties of a clone, of a volume or of a file system.
-    pub fn of_clone(volume: bool, allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
+    /// Checks the properties of a clone of this snapshot.
+    pub fn of_clone(entry: &PoolEntry, origin: &Arc<Dataset>, list: &api::Props) -> Answer<NewFs> {
+        let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+        let allowed = Allowed {
+            version: entry.pool.version(),
+            enabled: &enabled,
+        };
+        let volume = entry.objset_type(origin).is_ok_and(|t| t == os_type::ZVOL);
         let kind = match volume {
             true => DatasetKind::Volume,
             false => DatasetKind::Filesystem,
         };
-        let new = NewFs::parse_as(kind, allowed, list)?;
+        let mut new = NewFs::parse_as(kind, &allowed, list)?;
         new.check_clone()?;
+        new.check_content(entry, origin)?;
+        if volume {
+            new.reserve_for_clone(entry, origin)?;
+        }
         Ok(new)
+    }
+
+    /// Checks what goes into the objects of a clone: version and quotas.
+    fn check_content(&mut self, entry: &PoolEntry, origin: &Arc<Dataset>) -> Answer<()> {
+        if self.version.is_none() && self.quotas.is_empty() {
+            return Ok(());
+        }
+        if matches!(origin.crypt().map_err(errors::answer)?, zio::Crypt::Locked) {
+            return Err(ApiError::reason(Kind::Access, "encryption key not loaded"));
+        }
+        let now = objsets::master(entry, origin)
+            .map_err(errors::answer)?
+            .version;
+        match self.version {
+            Some(v) if v < now => Err(ApiError::reason(
+                Kind::Invalid,
+                format!("Can not downgrade; already at version {now}"),
+            )),
+            _ => quota::check(entry, origin, &self.quotas),
+        }
+    }
+
+    /// `refreservation=auto` of a clone of a volume: what the size of its origin asks for.
+    fn reserve_for_clone(&mut self, entry: &PoolEntry, origin: &Arc<Dataset>) -> Answer<()> {
+        if self.limit("refreservation") != props::UNLIMITED {
+            return Ok(());
+        }
+        let os = objsets::look_into(entry, origin).map_err(errors::answer)?;
+        let shape = volumes::shape(&os).map_err(errors::answer)?;
+        let full = shape.reservation(&entry.pool, self.limit("copies").max(1));
+        for (name, value) in &mut self.stored {
+            if name == "refreservation" {
+                *value = PropValue::Int(full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts version and quotas into the objects of a clone that is being made, in syncing context.
+    pub fn put_into_clone(&self, pool: &Pool, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
+        if self.version.is_none() && self.quotas.is_empty() {
+            return Ok(());
+        }
+        let os = ds.open_objset(pool.write_policy(ds)?, false)?;
+        if let Some(to) = self.version {
+            let old = zpl::upgrade_fs(&os, tx, to, pool.version())?;
+            if old != to {
+                pool.dsl.note_upgrade(ds, old, to);
+            }
+        }
+        quota::put(&os, tx, &self.quotas)
     }
 
     /// Checks the properties that a receive is to set.
     pub fn of_received(allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
         let new = NewFs::parse_as(DatasetKind::Filesystem, allowed, list)?;
-        match new.fixed() {
+        match new.kept_inside() {
             Some(name) => Err(ApiError::reason(
                 Kind::Invalid,
                 format!("property '{name}' cannot be set or excluded"),
@@ -140,14 +201,21 @@ impl NewFs {
     }
 
     /// The first of the given properties that is kept with the objects of a dataset, not with its properties.
+    fn kept_inside(&self) -> Option<&'static str> {
+        match self.version {
+            Some(_) => Some("version"),
+            None if self.quotas.is_empty() => self.fixed(),
+            None => Some("userquota@"),
+        }
+    }
+
+    /// The first of the given properties that a dataset has for ever.
     fn fixed(&self) -> Option<&'static str> {
         let given = [
-            ("version", self.version.is_some()),
             ("normalization", self.normalization.is_some()),
             ("utf8only", self.utf8only.is_some()),
             ("casesensitivity", self.case.is_some()),
             ("volblocksize", self.volblocksize.is_some()),
-            ("userquota@", !self.quotas.is_empty()),
         ];
         given.iter().find(|(_, given)| *given).map(|(n, _)| *n)
     }

@@ -1,7 +1,6 @@
 //! Operations on snapshots: `zfs snapshot`, `rollback`, `clone`, `promote`, `bookmark`, `hold`, `release`.
 
 use crate::datasets::create::{self, NewFs};
-use crate::datasets::parse::Allowed;
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
@@ -445,13 +444,8 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         Err(e) => return Err(datasets::plain(e, name)),
     }
     datasets::need_writable(&entry)?;
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
-    let allowed = Allowed {
-        version: entry.pool.version(),
-        enabled: &enabled,
-    };
     let volume = entry.objset_type(&origin).is_ok_and(|t| t == os_type::ZVOL);
-    let new = NewFs::of_clone(volume, &allowed, &r.props)?;
+    let new = NewFs::of_clone(&entry, &origin, &r.props)?;
     let above = create::above(&entry, name, r.parents)?;
     rights::require(admin, &entry, peer, Action::CloneFrom, &origin)?;
     above.require(admin, &entry, peer, &r.props)?;
@@ -492,7 +486,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
         ..Created::default()
     };
     let (command, uid) = (r.command.clone(), u64::from(peer.uid));
-    let (full, from, stored) = (name.to_string(), r.snapshot.clone(), new.stored);
+    let (full, from) = (name.to_string(), r.snapshot.clone());
     entry
         .pool
         .task(move |pool, tx| {
@@ -509,7 +503,8 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
             pool.dsl.check_filesystem_limit(&parent, 1, &caller)?;
             let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
             pool.dsl.give_creator(tx, &ds, uid)?;
-            set::store_props(pool, tx, &ds, &stored)?;
+            set::store_props(pool, tx, &ds, &new.stored)?;
+            new.put_into_clone(pool, tx, &ds)?;
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;
@@ -579,7 +574,7 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     let close = || {
         moving
             .iter()
-            .for_each(|s| entry.close_in_ctldirs(s.object()))
+            .for_each(|object| entry.close_in_ctldirs(*object))
     };
     close();
     let done = entry.pool.task(move |pool, tx| {
@@ -758,11 +753,10 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     Ok(batch)
 }
 
-/// `zfs release`: what has no such tag is told, the others are released.
+/// `zfs release`: what has no such tag is told, the others are released; none without the permission for all of them.
 pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     let mut batch = Batch::default();
     let mut list = held(admin, r, &mut batch.failed)?;
-    may_hold(admin, peer, Action::Release, &mut list, &mut batch.failed)?;
     let mut without = Vec::new();
     list.retain(|(name, _, snap)| match snap.hold_time(&r.tag) {
         Ok(Some(_)) => true,
@@ -784,6 +778,12 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     batch
         .failed
         .extend(without.into_iter().map(|name| (name, e.clone())));
+    // Who may not release one of those that have the tag releases none.
+    let asked = list.len();
+    may_hold(admin, peer, Action::Release, &mut list, &mut batch.failed)?;
+    if list.len() < asked {
+        return Ok(batch);
+    }
     // The last hold of a snapshot that is to be destroyed takes it along.
     let close = || {
         for (_, entry, snap) in &list {

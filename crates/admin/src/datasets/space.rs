@@ -4,7 +4,7 @@ use crate::cancel;
 use crate::datasets::{self, Answer};
 use crate::registry::{Admin, PoolEntry};
 use api::{HeldBy, HeldSpace};
-use base::Result;
+use base::{Kind, Result};
 use disk::dsl::Used;
 use dsl::Dataset;
 use std::sync::Arc;
@@ -37,7 +37,10 @@ fn of_head(entry: &Arc<PoolEntry>, head: &Arc<Dataset>) -> Result<HeldSpace> {
     let mut list = Vec::new();
     // What the runs between pinned snapshots would give back.
     let (mut free, mut run) = (0u64, 0u64);
-    for held in head.held_space(&is_pinned)? {
+    head.held_space(&is_pinned, &mut |held| {
+        if cancel::is_cancelled() {
+            return Err(Kind::Interrupted.into());
+        }
         let p = held.snap.phys();
         let clones: Vec<String> = match p.num_children > 1 {
             true => datasets::clones(entry, &held.snap)?
@@ -64,7 +67,8 @@ fn of_head(entry: &Arc<PoolEntry>, head: &Arc<Dataset>) -> Result<HeldSpace> {
                 .collect(),
             clones,
         });
-    }
+        Ok(())
+    })?;
     free = free.saturating_add(run);
     let snapshots = by(Used::Snap);
     Ok(HeldSpace {

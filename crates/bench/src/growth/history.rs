@@ -101,6 +101,39 @@ fn on_ours(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
     at.step("destroy a clone, ten times", Cost::Same, daemon, || {
         (0..FURTHER).try_for_each(|n| ours.admin("zfs", &["destroy", &clone(n)]))
     })?;
+    at.step(
+        "promote a clone of the middle, and back",
+        Cost::All,
+        daemon,
+        || {
+            ours.admin("zfs", &["clone", &middle, &clone(0)])?;
+            ours.admin("zfs", &["promote", &clone(0)])?;
+            ours.admin("zfs", &["promote", &fs])?;
+            ours.admin("zfs", &["destroy", &clone(0)])
+        },
+    )?;
+    at.step(
+        "what holds the space (zfs space)",
+        Cost::All,
+        daemon,
+        || ours.admin("zfs", &["space", &fs]),
+    )?;
+    at.step(
+        "what a fifth would free (destroy -nv)",
+        Cost::All,
+        daemon,
+        || {
+            let (from, to) = (count / 2 + 1, count / 2 + count / 5);
+            let range = format!("{fs}@{}%{}", name(from), name(to));
+            ours.admin("zfs", &["destroy", "-nv", &range])
+        },
+    )?;
+    at.step(
+        "what a stream of all would be (send -nR)",
+        Cost::All,
+        daemon,
+        || ours.admin("zfs", &["send", "-nR", &full(count - 1)]),
+    )?;
     at.step("roll back, ten times", Cost::Same, daemon, || {
         let newest = full(count + FURTHER - 1);
         (0..FURTHER).try_for_each(|_| ours.admin("zfs", &["rollback", &newest]))
@@ -250,6 +283,27 @@ pub fn of_many(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
     at.step("snapshot -r", Cost::All, daemon, || {
         ours.admin("zfs", &["snapshot", "-r", &format!("{top}@further")])
     })?;
+    at.step(
+        "what holds the space (zfs space -r)",
+        Cost::All,
+        daemon,
+        || ours.admin("zfs", &["space", "-r", &top]),
+    )?;
+    at.step(
+        "what a range would free (destroy -nv -r)",
+        Cost::All,
+        daemon,
+        || {
+            let range = format!("{top}@{}%{}", name(0), name(RANGE - 1));
+            ours.admin("zfs", &["destroy", "-nv", "-r", &range])
+        },
+    )?;
+    at.step(
+        "what a stream of all would be (send -nR)",
+        Cost::All,
+        daemon,
+        || ours.admin("zfs", &["send", "-nR", &format!("{top}@further")]),
+    )?;
     at.step("destroy a range, -r", Cost::All, daemon, || {
         let range = format!("{top}@{}%{}", name(0), name(RANGE - 1));
         ours.admin("zfs", &["destroy", "-r", &range])

@@ -89,11 +89,11 @@ pub struct SendSpec {
     pub redact: Option<Arc<RedactionList>>,
 }
 
-/// A dataset that is being sent. While it exists the dataset is in use.
+/// A dataset that is being sent, or about to be. While it exists the dataset is in use.
 pub struct Source {
     ds: Arc<Dataset>,
     os: Arc<Objset>,
-    _kept: InUse,
+    kept: InUse,
 }
 
 impl Source {
@@ -106,8 +106,13 @@ impl Source {
         Ok(Source {
             ds: ds.clone(),
             os,
-            _kept: ds.keep(),
+            kept: ds.keep(),
         })
+    }
+
+    /// Closes it: the dataset stays in use, and next to nothing of it in memory. [`InUse::dataset`] is it again.
+    pub fn close(self) -> InUse {
+        self.kept
     }
 
     /// The dataset.

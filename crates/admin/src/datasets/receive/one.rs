@@ -696,8 +696,8 @@ fn finish(
     let mut mounted = None;
     if let Some(head) = &target.head {
         entry.close_in_ctldirs(head.object());
-        for (_, s) in head.snapshots().map_err(fail)? {
-            entry.close_in_ctldirs(s.object());
+        for (_, object) in head.snapshot_names().map_err(fail)? {
+            entry.close_in_ctldirs(object);
         }
         mounted = entry.mounted(head.object());
     }

@@ -3,14 +3,16 @@
 use super::one;
 use super::target::Extra;
 use super::{list_of, sent_name, words, Run};
+use crate::cancel;
 use crate::datasets::{self, destroy, rename, snapshots, Answer};
 use crate::errors;
 use crate::registry::PoolEntry;
 use api::{DatasetDestroy, NameBy};
-use base::Kind;
+use base::{Kind, Result};
 use disk::stream::{Begin, HeaderType, Record};
 use disk::NvList;
 use dsl::Dataset;
+use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 use stream::{FileSystem, Package, Reader};
@@ -51,6 +53,7 @@ pub fn receive<R: Read>(
     if replicates && !run.r.dry_run && !run.r.corrective {
         replicate(run, &package, &to)?;
     }
+    let index = Index::new(&package);
     while let Some(item) = reader.next().map_err(bad)? {
         let b = match &item.record {
             Record::Begin(b) if b.header_type == HeaderType::Substream => b.clone(),
@@ -65,7 +68,7 @@ pub fn receive<R: Read>(
         };
         let list = list_of(&item.payload)?;
         let (fs, snap) = sent_name(&b)?;
-        let found = file_system(&package, b.to_guid);
+        let found = index.file_system(b.to_guid);
         let below = fs.strip_prefix(&top).unwrap_or_default();
         let single = run.r.target.contains('@').then(|| run.r.target.clone());
         let target = match single {
@@ -78,12 +81,12 @@ pub fn receive<R: Read>(
             props: found.and_then(|f| f.props.clone()),
             snap_props: found.and_then(|f| {
                 let all = f.snap_props.as_ref()?;
-                all.iter().find(|(n, _)| *n == snap).map(|(_, p)| p.clone())
+                index.named(all, b.to_guid, &snap).cloned()
             }),
             holds: found
                 .and_then(|f| {
                     let all = f.snap_holds.as_ref()?;
-                    let (_, tags) = all.iter().find(|(n, _)| *n == snap)?;
+                    let tags = index.named(all, b.to_guid, &snap)?;
                     Some(tags.iter().map(|(t, _)| t.clone()).collect())
                 })
                 .unwrap_or_default(),
@@ -134,10 +137,38 @@ fn top_target(run: &Run, top: &str) -> Answer<String> {
     })
 }
 
-/// The file system of a package that has a snapshot of that guid.
-fn file_system(package: &Package, snap: u64) -> Option<&FileSystem> {
-    let has = |f: &&FileSystem| f.snaps.iter().any(|(_, g)| *g == snap);
-    package.file_systems.iter().find(has)
+/// Where the snapshots of a package are, by guid: there may be a hundred thousand.
+struct Index<'a> {
+    package: &'a Package,
+    /// File system, and snapshot of it.
+    places: HashMap<u64, (usize, usize)>,
+}
+
+impl<'a> Index<'a> {
+    fn new(package: &'a Package) -> Index<'a> {
+        let mut places = HashMap::new();
+        for (f, fs) in package.file_systems.iter().enumerate() {
+            for (s, (_, guid)) in fs.snaps.iter().enumerate() {
+                places.entry(*guid).or_insert((f, s));
+            }
+        }
+        Index { package, places }
+    }
+
+    /// The file system that has a snapshot of that guid.
+    fn file_system(&self, snap: u64) -> Option<&'a FileSystem> {
+        let (f, _) = self.places.get(&snap)?;
+        self.package.file_systems.get(*f)
+    }
+
+    /// What a list that is mostly in the order of the snapshots says of one.
+    fn named<'l, T>(&self, list: &'l [(String, T)], guid: u64, name: &str) -> Option<&'l T> {
+        let at = self.places.get(&guid).and_then(|(_, s)| list.get(*s));
+        let found = at
+            .filter(|(n, _)| n == name)
+            .or_else(|| list.iter().find(|(n, _)| n == name));
+        found.map(|(_, what)| what)
+    }
 }
 
 /// Makes the tree below `to` one that the increments of a package fit to: what was promoted, renamed
@@ -145,8 +176,9 @@ fn file_system(package: &Package, snap: u64) -> Option<&FileSystem> {
 fn replicate(run: &mut Run, package: &Package, to: &str) -> Answer<()> {
     let entry = datasets::entry_of(run.admin, to)?;
     let all: usize = locals(&entry, to)?.iter().map(|l| 1 + l.snaps.len()).sum();
+    let index = Index::new(package);
     for _ in 0..=all.saturating_mul(EACH) {
-        if !round(run, &entry, package, to)? {
+        if !round(run, &entry, &index, to)? {
             return Ok(());
         }
     }
@@ -159,7 +191,8 @@ fn replicate(run: &mut Run, package: &Package, to: &str) -> Answer<()> {
 struct Local {
     name: String,
     head: Arc<Dataset>,
-    snaps: Vec<(String, Arc<Dataset>)>,
+    /// Names and guids, oldest first.
+    snaps: Vec<(String, u64)>,
 }
 
 fn locals(entry: &Arc<PoolEntry>, to: &str) -> Answer<Vec<Local>> {
@@ -169,58 +202,62 @@ fn locals(entry: &Arc<PoolEntry>, to: &str) -> Answer<Vec<Local>> {
     let all = datasets::subtree(&top).map_err(errors::answer)?;
     all.into_iter()
         .map(|head| {
+            cancel::check()?;
             Ok(Local {
                 name: head.full_name(),
-                snaps: head.snapshots().map_err(errors::answer)?,
+                snaps: guids(&head).map_err(errors::answer)?,
                 head,
             })
         })
         .collect()
 }
 
+fn guids(head: &Dataset) -> Result<Vec<(String, u64)>> {
+    let mut out = Vec::new();
+    for e in head.snapshot_list()? {
+        let guid = head.named_snapshot(&e)?.phys().guid;
+        out.push((e.name, guid));
+    }
+    Ok(out)
+}
+
 /// Does what can be done now; true if something was, and there may be more.
-fn round(run: &mut Run, entry: &Arc<PoolEntry>, package: &Package, to: &str) -> Answer<bool> {
-    for local in locals(entry, to)? {
+fn round(run: &mut Run, entry: &Arc<PoolEntry>, index: &Index<'_>, to: &str) -> Answer<bool> {
+    let all = locals(entry, to)?;
+    for local in &all {
         let sent = local
             .snaps
             .iter()
             .rev()
-            .find_map(|(_, s)| file_system(package, s.phys().guid));
+            .find_map(|(_, guid)| index.file_system(*guid));
         let Some(sent) = sent else {
             if run.r.force && local.name != to && destroy_tree(run, &local.name)? {
                 return Ok(true);
             }
             continue;
         };
-        if promoted(run, &local, sent)? {
+        if promoted(run, local, sent)? {
             return Ok(true);
         }
-        for (name, s) in &local.snaps {
-            let guid = s.phys().guid;
-            match sent.snaps.iter().find(|(_, g)| *g == guid) {
-                Some((other, _)) if other != name && rename_snapshot(run, &local, name, other)? => {
-                    return Ok(true);
-                }
+        // One after the other: they have nothing to do with one another, and each round reads all of them.
+        let names: HashMap<u64, &str> = sent.snaps.iter().map(|(n, g)| (*g, n.as_str())).collect();
+        let mut any = false;
+        for (name, guid) in &local.snaps {
+            match names.get(guid) {
+                Some(other) if other != name => any |= rename_snapshot(run, local, name, other)?,
                 Some(_) => {}
-                None if run.r.force
-                    && !elsewhere(package, guid)
-                    && destroy_snapshot(run, &local, name)? =>
-                {
-                    return Ok(true);
+                // Where another file system of the package has it, a promotion is still to come.
+                None if run.r.force && index.file_system(*guid).is_none() => {
+                    any |= destroy_snapshot(run, local, name)?
                 }
                 None => {}
             }
         }
-        if local.name != to && moved(run, entry, &local, sent, to)? {
+        if any || local.name != to && moved(run, entry, (local, &all), sent)? {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-/// Whether another file system of the package has the snapshot: a promotion is still to come.
-fn elsewhere(package: &Package, guid: u64) -> bool {
-    file_system(package, guid).is_some()
 }
 
 /// Promotes the local file system if the sender's became the one its origin came from.
@@ -309,18 +346,17 @@ fn move_to(run: &mut Run, from: &str, to: &str) -> Answer<bool> {
 fn moved(
     run: &mut Run,
     entry: &Arc<PoolEntry>,
-    local: &Local,
+    (local, all): (&Local, &[Local]),
     sent: &FileSystem,
-    to: &str,
 ) -> Answer<bool> {
     let last = sent.name.rsplit('/').next().unwrap_or(&sent.name);
     let (parent, own) = local.name.rsplit_once('/').unwrap_or(("", &local.name));
     let want_parent = match sent.parent_from_snap {
         0 => parent.to_string(),
-        guid => locals(entry, to)?
-            .into_iter()
-            .find(|l| l.snaps.iter().any(|(_, s)| s.phys().guid == guid))
-            .map_or(parent.to_string(), |l| l.name),
+        guid => all
+            .iter()
+            .find(|l| l.snaps.iter().any(|(_, g)| *g == guid))
+            .map_or(parent.to_string(), |l| l.name.clone()),
     };
     if want_parent == parent && last == own {
         return Ok(false);

@@ -94,12 +94,13 @@ pub(super) fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option
 
 /// A snapshot of `head` with that guid, the newest first.
 pub(super) fn own_by_guid(head: &Dataset, guid: u64) -> Result<Option<Arc<Dataset>>> {
-    let mut list = head.snapshots()?;
-    list.reverse();
-    Ok(list
-        .into_iter()
-        .map(|(_, s)| s)
-        .find(|s| s.phys().guid == guid))
+    for e in head.snapshot_list()?.iter().rev() {
+        let s = head.named_snapshot(e)?;
+        if s.phys().guid == guid {
+            return Ok(Some(s));
+        }
+    }
+    Ok(None)
 }
 
 pub(super) fn exists(entry: &PoolEntry, name: &str) -> Answer<Option<Arc<Dataset>>> {
@@ -319,8 +320,8 @@ pub(super) fn full_onto(
     if protect::is_on(there).map_err(errors::answer)? {
         return refuse(Kind::NotPermitted, protected(fs));
     }
-    let snaps = there.snapshots().map_err(errors::answer)?;
-    if let Some((first, _)) = snaps.first() {
+    let snaps = there.snapshot_list().map_err(errors::answer)?;
+    if let Some(first) = snaps.first().map(|e| &e.name) {
         return refuse(
             Kind::Exists,
             format!(

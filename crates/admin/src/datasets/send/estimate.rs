@@ -30,19 +30,21 @@ pub fn measured(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> 
 /// Bytes of the stream of a step, as OpenZFS estimates them: data dominate; blocks have the size that the properties
 /// say; what block pointers take is not sent, but each block has a record; of a stream that goes on, what was received is
 /// taken off.
-pub fn estimate(step: &Step, source: &Source) -> Result<u64> {
+pub fn estimate(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> {
     let spec = &step.spec;
-    let phys = step.ds.phys();
-    let (comp, uncomp) = match &step.base {
+    let ds = source.dataset();
+    let phys = ds.phys();
+    let (comp, uncomp) = match step.base {
         None => (phys.compressed_bytes, phys.uncompressed_bytes),
         Some(base) => {
-            let t = step.ds.space_written_since(base)?;
+            let base = entry.pool.dsl.dataset_by_object(base)?;
+            let t = ds.space_written_since(&base)?;
             (t.comp.max(0) as u64, t.uncomp.max(0) as u64)
         }
     };
     let record_size = match source.objset_type() {
-        os_type::ZVOL => values::number(&step.ds, "volblocksize", &[])?,
-        _ => values::number(&step.ds, "recordsize", &[])?,
+        os_type::ZVOL => values::number(ds, "volblocksize", &[])?,
+        _ => values::number(ds, "recordsize", &[])?,
     };
     let records = uncomp / record_size.max(512);
     let size = if spec.compressed || spec.raw {

@@ -1,6 +1,7 @@
 //! `zfs send`.
 //!
-//! 1. All that is sent is found, and kept from being destroyed, before the first byte is written.
+//! 1. All that is sent is found, and kept from being destroyed, before the first byte is written. Each snapshot is opened
+//!    when its turn comes: memory does not grow with what a hundred thousand of them have open.
 //! 2. Nothing of the pool is held while the caller is waited for, but for the snapshots: the pool can be exported by
 //!    force, which ends the stream.
 //! 3. A stream that fails has no END record, and a package that fails no end of its own unless all of its streams do.
@@ -23,6 +24,7 @@ use api::{ApiError, Peer, Progress, Send, SendPlan, SendStream};
 use base::sync::RwLockExt;
 use base::{Kind, Result};
 use disk::stream::{feature, Begin};
+use dsl::{Dataset, InUse};
 pub use plan::is_before;
 use plan::{Plan, Step};
 use std::io::Write;
@@ -72,7 +74,7 @@ pub fn send(
     };
     let name = token.as_ref().map_or(&r.target, |t| &t.to_name);
     let entry = datasets::entry_of(admin, name)?;
-    let (plan, sources, answer, _busy) = {
+    let (plan, kept, answer, _busy) = {
         let _gate = entry.gate.acquire_read();
         // Nothing is destroyed before it is kept.
         let _names = entry.names.read();
@@ -82,53 +84,53 @@ pub fn send(
             None if r.saved => resume::saved(&entry, r)?,
             None => plan::plan(&entry, r)?,
         };
+        // All snapshots of a file system are asked for once: what may be done with them is stored there.
+        let mut asked = None;
         for step in &plan.steps {
-            let encrypted = step.ds.dir().is_encrypted();
+            let ds = step.load(&entry).map_err(errors::answer)?;
+            let dir = ds.dir();
+            if asked.replace(dir.object()) == Some(dir.object()) {
+                continue;
+            }
             let action = Action::Send {
                 raw: step.spec.raw,
-                encrypted: encrypted.map_err(errors::answer)?,
+                encrypted: dir.is_encrypted().map_err(errors::answer)?,
             };
-            rights::require(admin, &entry, peer, action, &step.ds)?;
+            rights::require(admin, &entry, peer, action, &ds)?;
         }
-        let (sources, answer) = open(&plan, r)?;
+        let (kept, answer) = open(&plan, r)?;
         let listed = entry.users.enter(peer.pid, name, Way::Sent);
-        (plan, sources, answer, listed)
+        (plan, kept, answer, listed)
     };
-    let answer = measure(&plan, &sources, answer, r)?;
+    let answer = measure(&plan, answer, r)?;
     if r.dry_run {
         return Ok(answer);
     }
     let Some(out) = out else {
         return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
     };
-    write(
-        admin,
-        &plan,
-        &sources,
-        &answer,
-        out,
-        r.progress.then_some(tell),
-    )?;
+    write(admin, &plan, kept, &answer, out, r.progress.then_some(tell))?;
     Ok(answer)
 }
 
-/// Opens what is to be sent, and says so.
-fn open(plan: &Plan, r: &Send) -> Answer<(Vec<Source>, SendPlan)> {
+/// Opens what is to be sent, each dataset for a moment, and keeps it from being destroyed.
+fn open(plan: &Plan, r: &Send) -> Answer<(Vec<InUse>, SendPlan)> {
     let mut answer = SendPlan {
         token: plan.token.clone(),
         warnings: plan.warnings.clone(),
         failed: plan.failed,
         ..SendPlan::default()
     };
-    let mut sources = Vec::new();
+    let mut kept = Vec::new();
     let features = plan.entry.pool.dsl.features().clone();
     for step in &plan.steps {
+        crate::cancel::check()?;
         let name = &step.spec.name;
         let fail = |e| failure(name, e);
-        let source = Source::open(&step.ds).map_err(fail)?;
+        let source = open_one(&plan.entry, step)?;
         source.begin(&step.spec, &*features).map_err(fail)?;
         let size = match r.sizes && !estimate::is_slow(step) {
-            true => Some(estimate::estimate(step, &source).map_err(fail)?),
+            true => Some(estimate::estimate(&plan.entry, step, &source).map_err(fail)?),
             false => None,
         };
         answer.streams.push(SendStream {
@@ -136,17 +138,24 @@ fn open(plan: &Plan, r: &Send) -> Answer<(Vec<Source>, SendPlan)> {
             from: step.from.clone(),
             size,
         });
-        sources.push(source);
+        kept.push(source.close());
     }
-    Ok((sources, answer))
+    Ok((kept, answer))
+}
+
+fn open_one(entry: &PoolEntry, step: &Step) -> Answer<Source> {
+    step.load(entry)
+        .and_then(|ds| Source::open(&ds))
+        .map_err(|e| failure(&step.spec.name, e))
 }
 
 /// Tells the sizes that can be had only by reading. The pool is free for others meanwhile.
-fn measure(plan: &Plan, sources: &[Source], mut answer: SendPlan, r: &Send) -> Answer<SendPlan> {
-    let all = plan.steps.iter().zip(sources).zip(&mut answer.streams);
-    for ((step, source), said) in all.filter(|_| r.sizes) {
+fn measure(plan: &Plan, mut answer: SendPlan, r: &Send) -> Answer<SendPlan> {
+    let all = plan.steps.iter().zip(&mut answer.streams);
+    for (step, said) in all.filter(|_| r.sizes) {
         if estimate::is_slow(step) {
-            let size = estimate::measured(&plan.entry, step, source);
+            let source = open_one(&plan.entry, step)?;
+            let size = estimate::measured(&plan.entry, step, &source);
             said.size = Some(size.map_err(|e| failure(&step.spec.name, e))?);
         }
     }
@@ -181,7 +190,7 @@ impl Write for Counted<'_> {
 fn write(
     admin: &Admin,
     plan: &Plan,
-    sources: &[Source],
+    kept: Vec<InUse>,
     answer: &SendPlan,
     out: &mut dyn Write,
     mut tell: Option<&mut dyn FnMut(Progress)>,
@@ -199,7 +208,8 @@ fn write(
     }
     let features = plan.entry.pool.dsl.features().clone();
     let clock = &admin.env.clock;
-    for ((step, source), said) in plan.steps.iter().zip(sources).zip(&answer.streams) {
+    for ((step, _kept), said) in plan.steps.iter().zip(kept).zip(&answer.streams) {
+        let source = open_one(&plan.entry, step)?;
         let (first, mut due) = (bytes.get(), clock.monotonic_ns() + REPORT);
         let mut report = |done: u64| {
             if let Some(tell) = tell.as_mut() {
@@ -219,10 +229,10 @@ fn write(
                 due = clock.monotonic_ns() + REPORT;
                 report(bytes.get() - first);
             }
-            unchanged(step)?;
+            unchanged(step, source.dataset())?;
             go_on()
         };
-        let sent = stream::send::send(source, &step.spec, &*features, &mut w, &mut check);
+        let sent = stream::send::send(&source, &step.spec, &*features, &mut w, &mut check);
         // What was collected goes out before the failure is told.
         let flushed = w.flush();
         sent.and(flushed).map_err(|e| failure(&said.snapshot, e))?;
@@ -234,8 +244,8 @@ fn write(
 }
 
 /// A head must stay as it was when its stream began.
-fn unchanged(step: &Step) -> Result<()> {
-    if step.ds.is_snapshot() || step.ds.phys().bp == step.root {
+fn unchanged(step: &Step, ds: &Dataset) -> Result<()> {
+    if step.root.is_none_or(|root| ds.phys().bp == root) {
         return Ok(());
     }
     Err(base::Error::new(

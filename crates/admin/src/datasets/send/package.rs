@@ -135,10 +135,10 @@ fn file_system(
     }
     let root = dir.encryption_root()?;
     out.is_encryption_root = root.is_some_and(|d| d.object() == dir.object());
-    let all = head.snapshots()?;
+    let all = head.snapshot_list()?;
     let txg = |short: &str| {
-        let found = all.iter().find(|(n, _)| n == short);
-        found.map(|(_, s)| s.phys().creation_txg)
+        let found = all.iter().find(|e| e.name == short);
+        found.map(|e| e.creation_txg)
     };
     let last = txg(to).unwrap_or(Txg::MAX);
     let first = match r.replicate {
@@ -146,18 +146,18 @@ fn file_system(
         false => from.and_then(txg).unwrap_or(Txg::NONE),
     };
     let (mut snap_props, mut snap_holds) = (Vec::new(), Vec::new());
-    for (name, snap) in &all {
-        let made = snap.phys().creation_txg;
-        let is_end = name == to || Some(name.as_str()) == from;
+    for e in all {
+        let is_end = e.name == to || Some(e.name.as_str()) == from;
         let between = r.replicate || r.intermediate;
-        if made > last || made < first || !is_end && !between {
+        if e.creation_txg > last || e.creation_txg < first || !is_end && !between {
             continue;
         }
-        out.snaps.push((name.clone(), snap.phys().guid));
-        snap_props.push((name.clone(), props(snap, r.backup)?));
+        let snap = head.named_snapshot(&e)?;
+        snap_props.push((e.name.clone(), props(&snap, r.backup)?));
         if r.holds {
-            snap_holds.push((name.clone(), snap.hold_list()?));
+            snap_holds.push((e.name.clone(), snap.hold_list()?));
         }
+        out.snaps.push((e.name, snap.phys().guid));
     }
     out.snap_props = Some(snap_props);
     out.snap_holds = r.holds.then_some(snap_holds);

@@ -14,39 +14,38 @@ use std::sync::Arc;
 use stream::send::{Base, SendSpec};
 use stream::Package;
 
-/// One stream.
+/// One stream. A package may have a hundred thousand: none of their snapshots is in memory for that.
 pub struct Step {
-    /// The snapshot.
-    pub ds: Arc<Dataset>,
+    /// The dataset that is sent.
+    pub object: u64,
     /// How it is sent.
     pub spec: SendSpec,
     /// Base, as the command prints it.
     pub from: Option<String>,
-    /// Base, if it is a snapshot.
-    pub base: Option<Arc<Dataset>>,
-    /// Root of the object set when the stream was planned.
-    pub root: BlkPtr,
+    /// Base, if it is a snapshot: its object.
+    pub base: Option<u64>,
+    /// Root of the object set of a head when the stream was planned.
+    pub root: Option<BlkPtr>,
     /// Bytes of a stream that goes on that have been received.
     pub received: u64,
 }
 
 impl Step {
     /// A stream of `ds` from `from`.
-    pub fn new(
-        ds: Arc<Dataset>,
-        spec: SendSpec,
-        from: Option<String>,
-        base: Option<Arc<Dataset>>,
-    ) -> Step {
-        let root = ds.phys().bp;
+    pub fn new(ds: &Dataset, spec: SendSpec, from: Option<String>, base: Option<&Dataset>) -> Step {
         Step {
-            ds,
+            object: ds.object(),
             spec,
             from,
-            base,
-            root,
+            base: base.map(Dataset::object),
+            root: (!ds.is_snapshot()).then(|| ds.phys().bp),
             received: 0,
         }
+    }
+
+    /// The dataset. Nobody may be able to destroy it: it is in use, or the names in the pool stay as they are.
+    pub fn load(&self, entry: &PoolEntry) -> Result<Arc<Dataset>> {
+        entry.pool.dsl.dataset_by_object(self.object)
     }
 }
 
@@ -221,7 +220,8 @@ fn single(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         let made = package::of_one(&ds, r)?;
         plan.package = Some((made, r.target.clone()));
     }
-    plan.steps.push(Step::new(ds, spec, r.from.clone(), base));
+    plan.steps
+        .push(Step::new(&ds, spec, r.from.clone(), base.as_deref()));
     Ok(plan)
 }
 
@@ -364,8 +364,8 @@ fn in_order(heads: Vec<Arc<Dataset>>) -> Answer<Vec<(Arc<Dataset>, bool)>> {
 fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> Answer<()> {
     let name = head.dir().full_name();
     let fail = |e| failure(&name, e);
-    let list = head.snapshots().map_err(fail)?;
-    let at = |short: &str| list.iter().position(|(n, _)| n == short);
+    let list = head.snapshot_list().map_err(fail)?;
+    let at = |short: &str| list.iter().position(|e| e.name == short);
     let target = format!("{name}@{}", way.to);
     let Some(end) = at(way.to) else {
         plan.fail(format!("WARNING: could not send {target}: does not exist"));
@@ -394,7 +394,7 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> 
     // Without -I an increment leads to the target at once.
     let all = way.r.intermediate || way.from.is_none() && !way.from_origin;
     let mut prev = match start {
-        Some(i) => Some(list[i].1.clone()),
+        Some(i) => Some(head.named_snapshot(&list[i]).map_err(fail)?),
         None if way.from_origin || way.r.replicate && !whole => {
             head.dir().origin().map_err(fail)?
         }
@@ -405,11 +405,12 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> 
             "WARNING: {name} is a clone of a snapshot below it: its first snapshot is sent whole"
         ));
     }
-    for (i, (short, snap)) in list.iter().enumerate() {
+    for (i, e) in list.iter().enumerate() {
         if i > end || start.is_some_and(|s| i <= s) || !all && i != end {
             continue;
         }
-        let full = format!("{name}@{short}");
+        let snap = head.named_snapshot(e).map_err(fail)?;
+        let full = format!("{name}@{}", e.name);
         let mut spec = common(way.r, &full);
         let mut from = None;
         if let Some(base) = &prev {
@@ -421,8 +422,8 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> 
             });
         }
         plan.steps
-            .push(Step::new(snap.clone(), spec, from, prev.clone()));
-        prev = Some(snap.clone());
+            .push(Step::new(&snap, spec, from, prev.as_deref()));
+        prev = Some(snap);
     }
     Ok(())
 }

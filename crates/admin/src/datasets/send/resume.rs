@@ -41,11 +41,14 @@ fn by_guid(entry: &PoolEntry, name: &str, guid: u64) -> Result<Option<Arc<Datase
         if found.is_some() || dir.phys().head_dataset_obj == 0 {
             return Ok(());
         }
-        let list = dir.head()?.snapshots()?;
-        found = list
-            .into_iter()
-            .map(|(_, s)| s)
-            .find(|s| s.phys().guid == guid);
+        let head = dir.head()?;
+        for e in head.snapshot_list()? {
+            let s = head.named_snapshot(&e)?;
+            if s.phys().guid == guid {
+                found = Some(s);
+                break;
+            }
+        }
         Ok(())
     })?;
     Ok(found)
@@ -177,7 +180,7 @@ pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken) -> Answer<Plan> {
     plan.token = t.describe();
     plan.steps.push(Step {
         received: t.bytes,
-        ..Step::new(ds, spec, from, base)
+        ..Step::new(&ds, spec, from, base.as_deref())
     });
     Ok(plan)
 }
@@ -258,6 +261,6 @@ pub fn saved(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         (spec.base, base, from) = (Some(b), snap, Some(name));
     }
     let mut plan = Plan::new(entry);
-    plan.steps.push(Step::new(ds, spec, from, base));
+    plan.steps.push(Step::new(&ds, spec, from, base.as_deref()));
     Ok(plan)
 }

@@ -807,50 +807,62 @@ impl Objset {
         Ok(())
     }
 
+    /// Gives the allocated objects of a block of dnodes to `take`, each with its slots, until that returns false.
+    pub(crate) fn in_block(&self, blk: u64, take: &mut dyn FnMut(u64, u64) -> bool) -> Result<()> {
+        let first = blk * DNODES_PER_BLOCK;
+        // Memory first, the disk then: what leaves memory in between is on disk by then.
+        let mem: [Option<Arc<Dnode>>; DNODES_PER_BLOCK as usize] = std::array::from_fn(|slot| {
+            let this = first + slot as u64;
+            self.shard(this).get(&this).cloned()
+        });
+        let b = match blk <= self.meta.info().max_blkid {
+            true => Some(self.meta.block(blk)?),
+            false => None,
+        };
+        // From the start of the block, so that interior slots are not taken for dnodes.
+        let mut slot = 0;
+        while slot < DNODES_PER_BLOCK {
+            let this = first + slot;
+            let (allocated, n) = match (&mem[slot as usize], &b) {
+                (Some(dn), _) => {
+                    let f = &dn.read_lock().f;
+                    (f.allocated, u64::from(f.slots))
+                }
+                (None, Some(b)) => {
+                    let at = slot as usize * DNODE_SIZE;
+                    match b[at] {
+                        0 => (false, 1),
+                        _ => (true, u64::from(b[at + 12]) + 1),
+                    }
+                }
+                (None, None) => (false, 1),
+            };
+            if allocated && this != 0 && !take(this, n) {
+                return Ok(());
+            }
+            slot += n.max(1);
+        }
+        Ok(())
+    }
+
     /// The next allocated object number after `after`, `None` at the end.
     pub fn next_object(&self, after: u64) -> Result<Option<u64>> {
         let mut object = after + 1;
         loop {
             let blk = object / DNODES_PER_BLOCK;
-            // Memory first, the disk then: what leaves memory in between is on disk by then.
-            let mem: Vec<Option<Arc<Dnode>>> = (0..DNODES_PER_BLOCK)
-                .map(|slot| blk * DNODES_PER_BLOCK + slot)
-                .map(|this| self.shard(this).get(&this).cloned())
-                .collect();
-            let highest = self.highest.load(Ordering::Relaxed);
-            let on_disk = blk <= self.meta.info().max_blkid;
-            if !on_disk && object >= highest {
+            let on_disk = || blk <= self.meta.info().max_blkid;
+            if object >= self.highest.load(Ordering::Relaxed) && !on_disk() {
                 return Ok(None);
             }
-            let b = if on_disk {
-                Some(self.meta.block(blk)?)
-            } else {
-                None
-            };
-            // Walk from the start of the block so that interior slots are not taken for dnodes.
-            let mut slot = 0;
-            while slot < DNODES_PER_BLOCK {
-                let this = blk * DNODES_PER_BLOCK + slot;
-                let (allocated, n) = match (&mem[slot as usize], &b) {
-                    (Some(dn), _) => {
-                        let i = dn.read_lock();
-                        (i.f.allocated, i.f.slots as u64)
-                    }
-                    (None, Some(b)) => {
-                        let at = slot as usize * DNODE_SIZE;
-                        if b[at] == 0 {
-                            (false, 1)
-                        } else {
-                            (true, b[at + 12] as u64 + 1)
-                        }
-                    }
-                    (None, None) => (false, 1),
-                };
-                if allocated && this >= object && this != 0 {
-                    return Ok(Some(this));
-                }
-                slot += n.max(1);
+            let mut found = None;
+            self.in_block(blk, &mut |this, _| {
+                found = Some(this).filter(|this| *this >= object);
+                found.is_none()
+            })?;
+            if found.is_some() {
+                return Ok(found);
             }
+            let on_disk = on_disk();
             object = (blk + 1) * DNODES_PER_BLOCK;
             if on_disk && self.skip_holes(&mut object)? {
                 return Ok(None);

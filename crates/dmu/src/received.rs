@@ -59,20 +59,17 @@ pub struct StoredBlock {
 impl Objset {
     /// Objects, by number, that lie in `slots` slots from `object` on, in part or whole.
     ///
-    /// Errors: damage of the dnodes that are there.
+    /// Errors: damage of a block of dnodes.
     pub fn objects_in(&self, object: u64, slots: u64) -> Result<Vec<u64>> {
         let end = object.saturating_add(slots);
-        let mut at = (object / DNODES_PER_BLOCK * DNODES_PER_BLOCK).saturating_sub(1);
         let mut out = Vec::new();
-        while let Some(o) = self.next_object(at)? {
-            if o >= end {
-                break;
-            }
-            let have = u64::from(self.hold(o)?.info().slots);
-            if o + have > object {
-                out.push(o);
-            }
-            at = o;
+        for blk in object / DNODES_PER_BLOCK..end.div_ceil(DNODES_PER_BLOCK) {
+            self.in_block(blk, &mut |o, have| {
+                if o < end && o + have > object {
+                    out.push(o);
+                }
+                o < end
+            })?;
         }
         Ok(out)
     }

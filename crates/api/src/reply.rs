@@ -355,8 +355,10 @@ pub struct Created {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Received {
-    /// Sentences; with any of them the command fails.
+    /// Sentences.
     pub warnings: Vec<String>,
+    /// More is missing than properties: the command fails.
+    pub failed: bool,
 }
 
 /// What `zfs destroy` did, or would do.

@@ -19,6 +19,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zap::{Value, Zap};
 
+/// Bytes by which what is received may exceed the refquota: as many as one transaction of OpenZFS may take. The sender may have
+/// come so far beyond the same refquota.
+const REFQUOTA_SLACK: u64 = (64 << 20) * 24;
+
 /// Name of the child through which an existing dataset is received into.
 pub const RECV: &str = "%recv";
 
@@ -342,7 +346,8 @@ impl Dsl {
             }
         }
         let (refquota, _) = head.ref_limits();
-        if refquota != 0 && e.filled.phys().referenced_bytes > refquota {
+        let most = refquota.saturating_add(REFQUOTA_SLACK);
+        if refquota != 0 && e.filled.phys().referenced_bytes > most {
             let e = Error::about(
                 Kind::Quota,
                 head.full_name(),

@@ -148,7 +148,7 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             for line in &r.warnings {
                 cx.say(line)?;
             }
-            Ok(i32::from(!r.warnings.is_empty()))
+            Ok(i32::from(r.failed))
         }
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => Err(cx.fail(&e, "receive", &name)),

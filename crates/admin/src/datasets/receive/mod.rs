@@ -39,6 +39,8 @@ struct Run<'a> {
     tell: &'a mut dyn FnMut(String),
     /// What went wrong without being in the way of the rest.
     warnings: Vec<String>,
+    /// Something else than a property went wrong so.
+    failed: bool,
     /// New file systems, to be mounted at the end.
     new: Vec<String>,
     /// The command has been recorded in the history.
@@ -133,6 +135,7 @@ pub fn receive(
         r,
         tell,
         warnings: Vec::new(),
+        failed: false,
         new: Vec::new(),
         recorded: false,
     };
@@ -171,6 +174,7 @@ pub fn receive(
     done?;
     Ok(Received {
         warnings: run.warnings,
+        failed: run.failed,
     })
 }
 
@@ -192,6 +196,7 @@ fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
             datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
         });
         if let Err(e) = mounted {
+            run.failed = true;
             run.warnings.push(e.sentence_for("mount", name));
         }
     }

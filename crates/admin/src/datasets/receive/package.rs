@@ -313,6 +313,7 @@ fn done(run: &mut Run, name: &str, r: Answer<api::Destroyed>) -> Answer<bool> {
 
 /// A warning, once.
 fn note(run: &mut Run, text: String) {
+    run.failed = true;
     if !run.warnings.contains(&text) {
         run.warnings.push(text);
     }

@@ -52,12 +52,7 @@ pub fn stream(what: &str, e: &Error) -> ApiError {
             None => "invalid backup stream".to_string(),
         },
         Kind::NoSpace => "out of space".to_string(),
-        Kind::Quota => match e.cause() {
-            Some(Cause::Refquota) => {
-                "destination has a refquota that is less than what the stream refers to".to_string()
-            }
-            _ => "destination space quota exceeded.".to_string(),
-        },
+        Kind::Quota => "destination space quota exceeded.".to_string(),
         Kind::Busy => match e.what() {
             Some(w) => w.to_string(),
             None => "dataset is busy".to_string(),

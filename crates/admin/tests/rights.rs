@@ -5,8 +5,8 @@ use admin::datasets::rights;
 use admin::datasets::{create, destroy, mount, permissions, rename, set, snapshots};
 use admin::{pools, Admin, Answer};
 use api::{
-    DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer, Rollback,
-    SnapshotCreate,
+    Batch, DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer,
+    Rollback, SnapshotCreate,
 };
 use base::Kind;
 use std::sync::Arc;
@@ -165,13 +165,22 @@ fn nothing_is_done_for_a_caller_without_permissions() {
         false,
         String::new(),
     ));
-    for held in [
-        snapshots::hold(&a, JOE, &hold).unwrap(),
-        snapshots::release(&a, JOE, &hold).unwrap(),
-    ] {
+    let refused = |held: Batch, why: Kind| {
         assert!(held.done.is_empty());
-        assert_eq!(held.failed[0].1.code, Kind::NotPermitted.errno());
-    }
+        assert_eq!(held.failed[0].1.code, why.errno());
+    };
+    refused(snapshots::hold(&a, JOE, &hold).unwrap(), Kind::NotPermitted);
+    // Anybody may see which holds there are.
+    refused(snapshots::release(&a, JOE, &hold).unwrap(), Kind::NotFound);
+    assert!(snapshots::hold(&a, ROOT, &hold).unwrap().failed.is_empty());
+    refused(
+        snapshots::release(&a, JOE, &hold).unwrap(),
+        Kind::NotPermitted,
+    );
+    assert!(snapshots::release(&a, ROOT, &hold)
+        .unwrap()
+        .failed
+        .is_empty());
     assert!(mount::unmount_all(&a, JOE, true).done.is_empty());
 }
 

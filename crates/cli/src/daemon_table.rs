@@ -135,6 +135,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "Set to any text: as the options -g, -P and -L of zpool.",
     ),
     (
+        "ZPOOL_SCRIPTS_ENABLED, ZPOOL_SCRIPTS_AS_ROOT, ZPOOL_SCRIPTS_PATH",
+        "For -c of zpool status and zpool iostat: 0 lets no script run; 1 lets root run scripts; folders of scripts, \
+         separated by colons, instead of ~/.zpool.d and /etc/zfs/zpool.d.",
+    ),
+    (
         "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
         "Set to any text: zpool status does not mention sector sizes.",
     ),

@@ -21,8 +21,8 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
     match (tool, sub) {
         (_, "create") => &["create.rs"],
         (_, "list") => &["list.rs"],
-        ("zpool", "iostat") => &["iostat.rs"],
-        ("zpool", "status") => &["status.rs", "status/json.rs"],
+        ("zpool", "iostat") => &["iostat.rs", "scripts.rs"],
+        ("zpool", "status") => &["status.rs", "status/json.rs", "scripts.rs"],
         ("zpool", "import") => &["import.rs"],
         ("zpool", "upgrade") => &["upgrade.rs"],
         ("zpool", "scrub" | "resilver") => &["scan.rs"],

@@ -288,8 +288,12 @@ impl Dataset {
         if mark.flags & bookmark_flags::HAS_FBN == 0 {
             bail_about!(Unsupported, &name, "the bookmark keeps no sizes");
         }
-        if self.is_snapshot() && self.phys().creation_txg < mark.creation_txg {
-            bail_about!(CrossDevice, &name, "the bookmark is of a later moment");
+        if self.is_snapshot() && self.phys().creation_txg <= mark.creation_txg {
+            bail_about!(
+                CrossDevice,
+                &name,
+                "the bookmark is not of an earlier moment"
+            );
         }
         let mut sum = self.phys().referenced_bytes as i64 - mark.referenced[0] as i64;
         let mut at = self.me_arc()?;

@@ -434,6 +434,8 @@ fn space_is_explained_to_the_byte() {
     let at_six = number(&rig, "written@4", "tank/a@6");
     assert_eq!(number(&rig, "written#mark", "tank/a@6"), at_six);
     assert_eq!(value(&rig, "written#mark", "tank/a@3"), "-");
+    // Of the same moment: OpenZFS gives none.
+    assert_eq!(value(&rig, "written#mark", "tank/a@4"), "-");
     assert_eq!(value(&rig, "written#none", "tank/a"), "-");
 
     let lines = rig.zfs(&["space", "-Hp", "tank/a"]);

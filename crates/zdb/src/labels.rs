@@ -120,7 +120,7 @@ pub fn show(args: &Parsed, path: &str, out: &mut dyn Write) -> Result<u8> {
 /// The configuration of a label whose checksum is wrong, if it can be unpacked all the same.
 fn unverified(disk: &dyn Disk, label: usize) -> Option<NvList> {
     let at = label_offset(label, disk.geometry().size)? + disk::label::NVLIST_OFFSET;
-    let mut area = vec![0; disk::label::NVLIST_SIZE as usize];
+    let mut area = vec![0; disk::label::NVLIST_SIZE];
     disk.read(at, &mut area).ok()?;
     let config = disk::label::unpack_config(&area).ok()?;
     (!config.pairs.is_empty()).then_some(config)

@@ -20,19 +20,9 @@ type Opened = Vec<(String, Box<dyn System>)>;
 /// Runs everything and writes the report; false if a row failed for another reason than that it
 /// cannot be run here.
 pub fn run(o: &Options) -> Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        bail!(Unsupported, "mounting and loop devices need root");
-    }
-    child::watch_signals()?;
-    std::fs::create_dir_all(&o.folder)?;
-    let folder = o.folder.canonicalize()?;
+    let (folder, programs) = systems::ready(o)?;
     let scratch = folder.join("scratch");
     std::fs::create_dir_all(&scratch)?;
-    let ours = o.systems.iter().any(|s| s.starts_with("ours"));
-    let programs = match ours {
-        true => systems::programs(o)?,
-        false => PathBuf::new(),
-    };
     eprintln!("bench: preparing the device");
     let device = match &o.device {
         Some(d) => Device::given(d)?,

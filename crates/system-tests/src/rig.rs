@@ -1,6 +1,8 @@
 //! [`Rig`]: a daemon with a socket, folders and devices of its own, and ways to disturb it.
 
 use crate::{programs, Dice, Group};
+use api::{Fault, Request};
+use control::Client;
 use rustix::process::{kill_process, Pid, Signal};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -158,6 +160,19 @@ impl Rig {
     /// The control socket.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Gives devices these faults and no others; false after saying why if the daemon was built without faults.
+    pub fn set_faults(&self, faults: Vec<Fault>) -> bool {
+        let mut client = Client::connect_at(self.socket()).unwrap().unwrap();
+        match client.call(&Request::SetFaults { faults }) {
+            Ok(_) => true,
+            Err(e) => {
+                assert!(e.message.contains("not built for tests"), "{}", e.message);
+                eprintln!("skipped: {}", e.message);
+                false
+            }
+        }
     }
 
     /// A place for mounts.

@@ -174,6 +174,16 @@ fn outdated(cx: &mut Cx<'_>) -> Outcome {
     Ok(0)
 }
 
+/// Says that there is nothing to upgrade, and which features were not asked for.
+fn say_up_to_date(pool: &api::Pool, cx: &mut Cx<'_>) -> std::io::Result<()> {
+    writeln!(
+        cx.out,
+        "Pool '{}' already has all supported and requested features enabled.",
+        pool.name
+    )?;
+    write!(cx.out, "{}", not_requested([pool]))
+}
+
 fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
     let all = args.has("a");
     let (pools, failed) = common::pools(
@@ -218,12 +228,7 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
             && pool.facts.disabled_features.is_empty()
         {
             if !all {
-                writeln!(
-                    cx.out,
-                    "Pool '{}' already has all supported and requested features enabled.",
-                    pool.name
-                )?;
-                write!(cx.out, "{}", not_requested([pool]))?;
+                say_up_to_date(pool, cx)?;
             }
             continue;
         }
@@ -237,12 +242,7 @@ fn do_upgrade(args: &Parsed, version: Option<u64>, cx: &mut Cx<'_>) -> Outcome {
                 let text = told(&pool.name, &done);
                 if text.is_empty() {
                     if !all {
-                        writeln!(
-                            cx.out,
-                            "Pool '{}' already has all supported and requested features enabled.",
-                            pool.name
-                        )?;
-                        write!(cx.out, "{}", not_requested([pool]))?;
+                        say_up_to_date(pool, cx)?;
                     }
                 } else {
                     changed = true;

@@ -4,7 +4,7 @@ mod curves;
 mod history;
 mod parts;
 
-use crate::child::{self, interrupted};
+use crate::child::interrupted;
 use crate::device::Device;
 use crate::options::Options;
 use crate::systems::{self, World};
@@ -12,7 +12,6 @@ use crate::usage::Meter;
 use crate::{machine, plot};
 use base::{bail, Kind, Result};
 use curves::{Cost, Curves};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -167,16 +166,7 @@ pub fn run(args: &[String]) -> Result<bool> {
         return Ok(true);
     }
     let o = options(args)?;
-    if !rustix::process::geteuid().is_root() {
-        bail!(Unsupported, "mounting and loop devices need root");
-    }
-    child::watch_signals()?;
-    std::fs::create_dir_all(&o.folder)?;
-    let folder = o.folder.canonicalize()?;
-    let programs = match o.systems.iter().any(|s| s.starts_with("ours")) {
-        true => systems::programs(&o)?,
-        false => PathBuf::new(),
-    };
+    let (folder, programs) = systems::ready(&o)?;
     let mut curves = Curves::new(
         PARTS.iter().map(|p| (p.name, p.about)).collect(),
         machine::describe(),

@@ -18,7 +18,7 @@ use base::{bail, Kind, Result};
 use sequential::{rate, Pass};
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,16 +88,7 @@ pub fn run(args: &[String]) -> Result<bool> {
         return Ok(true);
     }
     let o = options(args)?;
-    if !rustix::process::geteuid().is_root() {
-        bail!(Unsupported, "mounting and loop devices need root");
-    }
-    child::watch_signals()?;
-    std::fs::create_dir_all(&o.folder)?;
-    let folder = o.folder.canonicalize()?;
-    let programs = match o.systems.iter().any(|s| s == "ours") {
-        true => systems::programs(&o)?,
-        false => PathBuf::new(),
-    };
+    let (folder, programs) = systems::ready(&o)?;
     eprintln!("bench: preparing three devices");
     let bytes = (o.size / 4 * 5 + (256 << 20)).max(1 << 30);
     let device = Device::on_image(&folder, bytes)?;

@@ -117,6 +117,23 @@ pub fn programs(o: &Options) -> Result<PathBuf> {
     Ok(dir.canonicalize()?)
 }
 
+/// Checks that a run can be made here, and makes the folder of its images. Returns that folder and the one of our programs,
+/// which is empty if `ours` is not among the systems.
+///
+/// Errors: unsupported without root, or without programs.
+pub fn ready(o: &Options) -> Result<(PathBuf, PathBuf)> {
+    if !rustix::process::geteuid().is_root() {
+        bail!(Unsupported, "mounting and loop devices need root");
+    }
+    crate::child::watch_signals()?;
+    std::fs::create_dir_all(&o.folder)?;
+    let programs = match o.systems.iter().any(|s| s.starts_with("ours")) {
+        true => programs(o)?,
+        false => PathBuf::new(),
+    };
+    Ok((o.folder.canonicalize()?, programs))
+}
+
 /// Folder of the programs of `ours` or `before`.
 ///
 /// Errors: unsupported if it was not given.

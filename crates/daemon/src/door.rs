@@ -299,17 +299,21 @@ impl FuseDoor {
                 if let Err(e) = r {
                     crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
                 }
-                // It may have been mounted again since.
-                let last = entry2.mounted(mounted.object);
-                let last = last.unwrap_or_else(|| mounted.clone());
-                entry2.remove_mount(mounted.object);
-                let (lock, cv) = &*ended;
-                *lock.acquire() = true;
-                cv.notify_all();
                 // The kernel says the same of a connection that `umount -f` has aborted as of one that
                 // was unmounted.
                 let by_kernel = matches!(end, Ok(End::Aborted | End::Unmounted));
-                if let Some(admin) = admin.upgrade().filter(|_| by_kernel) {
+                // It may have been mounted again since.
+                let last = entry2.mounted(mounted.object);
+                let last = last.unwrap_or(mounted);
+                let object = last.object;
+                entry2.remove_mount(object);
+                // Who waits for the end may unload the key then: the head must be closed before.
+                let aborted = by_kernel && last.mount.is_in_place();
+                let last = aborted.then_some(last);
+                let (lock, cv) = &*ended;
+                *lock.acquire() = true;
+                cv.notify_all();
+                if let Some((admin, last)) = admin.upgrade().zip(last) {
                     mount_after_abort(&admin, &entry2, &last);
                 }
             })

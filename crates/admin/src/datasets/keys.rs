@@ -11,10 +11,15 @@ use codec::crypt::{Suite, WrappingKey};
 use dsl::crypto::{keyformat, ENCRYPTION};
 use dsl::{Dir, KeyParams, NewKey, PropValue};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Iterations of PBKDF2: what is taken if nothing is said, and the least that may be.
 const ITERATIONS: u64 = 350_000;
 const ITERATIONS_MIN: u64 = 100_000;
+/// How often, and how far apart, a key in use by nothing that is mounted is tried again: requests and threads
+/// that are just ending let go of it in a moment.
+const LET_GO: u32 = 200;
+const LET_GO_STEP: Duration = Duration::from_millis(10);
 /// `encryption=off`
 pub const OFF: u64 = 2;
 /// `encryption=on`
@@ -183,14 +188,21 @@ pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answ
     for m in entry.all_mounts() {
         m.mount.close_where(&has_it);
     }
-    match entry.pool.dsl.unload_key(&dir) {
+    match dsl.unload_key(&dir) {
         Err(e) if e.kind == Kind::Busy => {}
         done => return done.map_err(told),
     }
     // Txgs that are not on disk yet hold what was unmounted just now.
     crate::suspended::not_suspended(&entry)?;
     entry.pool.sync().map_err(errors::answer)?;
-    entry.pool.dsl.unload_key(&dir).map_err(told)
+    let in_use = entry.all_mounts().iter().any(|m| has_it(m.object));
+    for _ in 0..if in_use { 0 } else { LET_GO } {
+        match dsl.unload_key(&dir) {
+            Err(e) if e.kind == Kind::Busy => std::thread::sleep(LET_GO_STEP),
+            done => return done.map_err(told),
+        }
+    }
+    dsl.unload_key(&dir).map_err(told)
 }
 
 /// How a key of `format` is to be made from what the user gives.

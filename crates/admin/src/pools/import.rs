@@ -202,7 +202,10 @@ fn examine(admin: &Arc<Admin>, f: &PoolFound) -> Importable {
     }
     out.facts.unsupported = unreadable(f);
     let slot_unknown = |p: &Problem| matches!(p, Problem::MissingTop(_));
-    if best.is_some() && f.problems.iter().any(slot_unknown) {
+    // Labels of a txg that was not finished tell of other devices than its uberblock.
+    let other_devices = |ub: &disk::Uberblock| ub.guid_sum != tree.guid_sum();
+    let differs = best.as_ref().is_some_and(|(ub, _)| other_devices(ub));
+    if best.is_some() && (differs || f.problems.iter().any(slot_unknown)) {
         // What the devices at hand do not tell, the pool itself may.
         if let Ok(whole) = Pool::peek(&admin.env, &f.config) {
             tree.close();

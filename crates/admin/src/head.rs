@@ -43,14 +43,17 @@ struct Opened {
 impl Opened {
     fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
-        match pool.complete_accounting(ds, &set.os) {
-            Err(e) if e.is_damage() || e.kind == Kind::NoSpace => {
-                tracing::warn!(
-                    "{}: owners are not charged for all files: {e}",
-                    ds.full_name()
-                );
+        // What is mounted read-only stays as it is, so that a replica takes the next increment.
+        if !props.readonly {
+            match pool.complete_accounting(ds, &set.os) {
+                Err(e) if e.is_damage() || e.kind == Kind::NoSpace => {
+                    tracing::warn!(
+                        "{}: owners are not charged for all files: {e}",
+                        ds.full_name()
+                    );
+                }
+                done => done.inspect_err(|_| pool.close_dataset(ds.object()))?,
             }
-            done => done.inspect_err(|_| pool.close_dataset(ds.object()))?,
         }
         let intent = set
             .zil()

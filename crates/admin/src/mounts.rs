@@ -250,7 +250,7 @@ impl Mounted {
     /// remounting is allowed.
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
         let (p, options) = wanted(pool, self, &self.temporary())?;
-        self.apply(p);
+        self.follow(pool, p, !self.zfs().props().readonly);
         let mut told = self.options.acquire();
         if told.same_for_kernel(&options) {
             return Ok(());
@@ -265,12 +265,40 @@ impl Mounted {
         Ok(())
     }
 
+    /// Takes over properties. Owners are charged when a file system becomes writable.
+    fn follow(&self, pool: &Pool, p: Props, was_writable: bool) {
+        let writable = !p.readonly;
+        self.apply(p);
+        if writable && !was_writable {
+            if let Err(e) = self.count_owners(pool) {
+                tracing::warn!("{}: owners are not charged: {e}", self.ds.full_name());
+            }
+        }
+    }
+
+    /// Opens the file system anew if it is older than what its pool counts by owner, which counts it. One that is
+    /// mounted read-only is left as it is.
+    ///
+    /// # Errors
+    /// Those of reading its properties, and of opening it.
+    pub fn count_owners(&self, pool: &Pool) -> crate::Answer<()> {
+        if self.zfs().props().readonly {
+            return Ok(());
+        }
+        let lacks = |set: Arc<pool::OpenSet>| pool.lacks_accounting(&self.ds, &set.os);
+        match pool.open_dataset(&self.ds).and_then(lacks) {
+            Ok(true) => self.replace(|| Ok(())),
+            Ok(false) => Ok(()),
+            Err(e) => Err(crate::datasets::plain(e, &self.ds.full_name())),
+        }
+    }
+
     /// `zfs mount -o remount,…`: other overrides instead of those there are. `Kind::Busy` if the
     /// mount is to become read-only while files are open for writing; nothing has changed then.
     pub fn change(&self, pool: &Pool, temporary: Vec<(String, String)>) -> Result<()> {
         let (p, options) = wanted(pool, self, &temporary)?;
         let mut told = self.options.acquire();
-        let writable = !p.readonly;
+        let (writable, was_writable) = (!p.readonly, !self.zfs().props().readonly);
         let asked = temporary.iter().rev().find(|(n, _)| n == "readonly");
         if !writable && asked.is_some_and(|(_, v)| v == "off") {
             bail!(ReadOnly, "the pool or dataset is read-only");
@@ -307,10 +335,9 @@ impl Mounted {
                 *told = options;
             }
         }
-        let was_writable = !self.zfs().props().readonly;
-        self.apply(p);
         *self.temporary.acquire() = temporary;
         drop(told);
+        self.follow(pool, p, was_writable);
         if was_writable && !writable {
             pool.sync()?;
         }

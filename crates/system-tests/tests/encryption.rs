@@ -296,3 +296,37 @@ fn an_unmount_can_forget_keys() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// A raw stream brings no accounting of owners: it is counted when the file system is mounted, which changes it. One that is
+/// mounted read-only stays as it is, so that the next increment is taken without -F, as in OpenZFS.
+#[test]
+fn a_raw_copy_mounted_read_only_takes_the_next_increment() {
+    let Some(mut rig) = Rig::new("read-only-copy") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    let key = key_file(&rig, "pass", "correct horse\n");
+    rig.sh(&format!(
+        "zfs create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=100000 -o keylocation={key} tank/a
+         head -c 300000 /dev/urandom > {0}/a/f; chown 1234 {0}/a/f; zfs snapshot tank/a@1
+         head -c 300000 /dev/urandom > {0}/a/g; zfs snapshot tank/a@2
+         zfs send -w tank/a@1 | zfs receive -o readonly=on tank/b
+         zfs load-key -L {key} tank/b; zfs mount tank/b; cmp {0}/a/f {0}/b/f
+         zfs send -w -i @1 tank/a@2 | zfs receive tank/b; cmp {0}/a/g {0}/b/g",
+        mnt.display()
+    ));
+    assert_eq!(rig.get("written", "tank/b"), "0");
+    // Owners are charged from when it can be written.
+    let used = || {
+        let said = rig.zfs(&["userspace", "-Hpn", "-o", "name,used", "tank/b"]);
+        said.lines().any(|l| l.starts_with("1234\t"))
+    };
+    rig.zfs(&["set", "readonly=off", "tank/b"]);
+    rig.zpool(&["sync", "tank"]);
+    assert!(used());
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

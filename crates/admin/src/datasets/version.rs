@@ -74,14 +74,9 @@ pub fn raise(
 /// A mounted file system that is older than what its pool counts by owner is opened anew, which counts it.
 pub fn count_owners(entry: &Arc<PoolEntry>, ds: &Arc<Dataset>) -> Answer<()> {
     let _names = entry.names.write();
-    let Some(mounted) = entry.mounted(ds.object()) else {
-        return Ok(());
-    };
-    let lacks = |set: Arc<pool::OpenSet>| entry.pool.lacks_accounting(ds, &set.os);
-    match entry.pool.open_dataset(ds).and_then(lacks) {
-        Ok(true) => mounted.replace(|| Ok(())),
-        Ok(false) => Ok(()),
-        Err(e) => Err(datasets::plain(e, &ds.full_name())),
+    match entry.mounted(ds.object()) {
+        Some(mounted) => mounted.count_owners(&entry.pool),
+        None => Ok(()),
     }
 }
 

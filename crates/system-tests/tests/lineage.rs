@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use system_tests::Rig;
+use testkit::{or_skip, OpenZfs};
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
     let mut rig = Rig::new(name)?;
@@ -251,6 +252,65 @@ fn a_copy_of_a_redaction_bookmark_is_a_plain_one() {
          zfs destroy tank/a#book; zfs snapshot tank/a@3; zfs send -i '#copy' tank/a@3 > /dev/null",
         mnt.display()
     ));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// An increment that leaves blocks out says so of all blocks of the redaction bookmark, also of those that have not changed since
+/// its base, which the receiver has: as in OpenZFS.
+#[test]
+fn a_redacted_increment_hides_what_the_base_told() {
+    let Some((rig, mnt)) = tank("redacted-increment") else {
+        return;
+    };
+    // Blocks 2 and 3 of `f` and 5 of `g` are hidden; `f` is not changed after the base at all, of `g` block 0 is.
+    rig.sh(&format!(
+        "zfs create -o recordsize=8K -o compression=off tank/a
+         for n in f g; do head -c 65536 /dev/urandom > {0}/a/$n; done
+         zfs snapshot tank/a@base; zfs send tank/a@base | zfs receive tank/b; zfs unmount tank/b
+         printf x | dd of={0}/a/g conv=notrunc status=none; zfs snapshot tank/a@1; zfs clone tank/a@1 tank/c
+         head -c 16384 /dev/urandom | dd of={0}/c/f bs=8K seek=2 conv=notrunc status=none
+         head -c 8192 /dev/urandom | dd of={0}/c/g bs=8K seek=5 conv=notrunc status=none
+         zfs snapshot tank/c@r; zfs redact tank/a@1 book tank/c@r
+         zfs send --redact book -i @base tank/a@1 > {0}/stream",
+        mnt.display()
+    ));
+    let Some(openzfs) = or_skip(OpenZfs::get()) else {
+        return;
+    };
+    let mut zstream = openzfs.command("zstream").unwrap();
+    let said = zstream
+        .args(["dump", "-v"])
+        .arg(mnt.join("stream"))
+        .output();
+    let dump = String::from_utf8(said.unwrap().stdout).unwrap();
+    let hidden: Vec<&str> = dump.lines().filter(|l| l.starts_with("REDACT ")).collect();
+    let number = |file: &str| {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(mnt.join("a").join(file)).unwrap().ino()
+    };
+    let said = |file: &str, from: u64, bytes: u64| {
+        let object = number(file);
+        format!("REDACT object = {object} offset = {from} length = {bytes}")
+    };
+    let expected = [said("f", 16384, 16384), said("g", 40960, 8192)];
+    assert_eq!(hidden, expected, "{dump}");
+    // The whole of it, and what was cut anywhere and went on.
+    for quarters in 1..=4 {
+        rig.sh(&format!(
+            "size=$(stat -c %s {0}/stream); head -c $((size * {quarters} / 4)) {0}/stream | (zfs receive -s tank/b || true)
+             token=$(zfs get -Hpo value receive_resume_token tank/b)
+             if [ $token != - ]; then zfs send -t $token | zfs receive tank/b; fi
+             zfs mount -f tank/b; cmp -n 16384 {0}/a/f {0}/b/f; cmp -i 32768 {0}/a/f {0}/b/f; cmp -n 40960 {0}/a/g {0}/b/g
+             cmp -n 16384 -i 16384:0 {0}/b/f /dev/zero; cmp -n 8192 -i 40960:0 {0}/b/g /dev/zero
+             zfs unmount tank/b; zfs rollback -r tank/b@base",
+            mnt.display()
+        ));
+    }
+    let said = rig
+        .try_run("zfs", &["redact", "tank/a@1", "book#", "other/c@r"])
+        .fails(1);
+    assert!(said.contains("full dataset names required"), "{said}");
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

@@ -363,14 +363,15 @@ pub fn redact(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     };
     names::check_dataset(snapshot, Want::Snapshot)
         .map_err(|why| Fail::Error(format!("cannot open '{snapshot}': {why}")))?;
+    let pool = |name: &str| name.split(['/', '@']).next().map(str::to_string);
+    if snaps.iter().any(|s| pool(s) != pool(snapshot)) {
+        return Err(Fail::Error(
+            "potentially invalid redaction snapshot; full dataset names required".into(),
+        ));
+    }
     if bookmark.contains('#') {
         return Err(Fail::Error(
             "redaction bookmark name must not contain '#'".into(),
-        ));
-    }
-    if snaps.iter().any(|s| !s.contains('/') && !s.contains('@')) {
-        return Err(Fail::Error(
-            "potentially invalid redaction snapshot; full dataset names required".into(),
         ));
     }
     let request = Request::Redact(api::Redact {

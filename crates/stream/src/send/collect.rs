@@ -1,13 +1,13 @@
 //! The visitor that turns a traversal into items, in the order of the stream.
 //!
-//! 1. Only what is newer than the base is visited, but for two things: blocks that the base left out (its redaction list),
-//!    and spill blocks of objects whose dnode block is newer.
+//! 1. Only what is newer than the base is visited, but for three things: blocks that the base left out (its redaction list),
+//!    blocks that this stream leaves out, which the base may have told, and spill blocks of objects whose dnode block is newer.
 //! 2. Blocks of the redaction list are never read.
 
 use super::emit::Emitter;
 use super::fetch::Fetcher;
 use super::item::Item;
-use super::redacted::Cursor;
+use super::redacted::{Cursor, Run};
 use base::{bail, Block, Error, Result};
 use codec::compress;
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_CORE, DNODE_SIZE};
@@ -66,6 +66,12 @@ impl<'a, 'o> Collector<'a, 'o> {
         }
     }
 
+    /// Of the lists, what is in front of a place (object, block) was sent before.
+    pub fn pass_to(&mut self, at: (u64, u64)) -> Result<()> {
+        let lists = [&mut self.redact, &mut self.lacking];
+        lists.into_iter().flatten().try_for_each(|c| c.pass_to(at))
+    }
+
     fn is_raw(&self) -> bool {
         self.features & feature::RAW != 0
     }
@@ -77,35 +83,64 @@ impl<'a, 'o> Collector<'a, 'o> {
 
     /// Writes all that was found.
     pub fn finish(&mut self) -> Result<()> {
-        self.add_lacking((u64::MAX, u64::MAX))?;
+        self.add_unvisited((u64::MAX, u64::MAX))?;
         let e = &mut self.emitter;
         self.fetcher.finish(&mut |i, got| e.item(i, got))?;
         self.emitter.flush()
     }
 
-    /// Adds blocks that the base lacks, up to a place (object, block).
-    fn add_lacking(&mut self, up_to: (u64, u64)) -> Result<()> {
+    /// Adds what the traversal does not come by, up to a place (object, block): blocks that the base lacks, and blocks of the
+    /// redaction list that are as they were.
+    fn add_unvisited(&mut self, up_to: (u64, u64)) -> Result<()> {
         loop {
-            let next = match &mut self.lacking {
-                None => return Ok(()),
-                Some(c) => c.take_before(up_to)?,
+            let lacking = match &mut self.lacking {
+                Some(c) => c.peek(up_to)?.map(|r| (r.object, r.first)),
+                None => None,
             };
-            let Some((object, blkid)) = next else {
-                return Ok(());
+            // What is lacking may be redacted, too: in order.
+            let up_to = lacking.unwrap_or(up_to);
+            let hidden = match &mut self.redact {
+                Some(c) => c.peek(up_to)?,
+                None => None,
             };
-            let dn = match self.os.hold(object) {
-                Ok(dn) => dn,
-                Err(e) if e.kind == base::Kind::NotFound => continue,
-                Err(e) => return Err(e),
-            };
-            let info = dn.info();
-            let (bp, block_size) = (dn.block_pointer(blkid)?, info.block_size);
-            if bp.is_hole() || bp.birth() > self.from_txg {
-                // Not there any more, or visited anyway.
-                continue;
+            match (hidden, lacking) {
+                (Some(run), _) => self.hide(run)?,
+                (None, Some(at)) => self.add_lacking(at)?,
+                (None, None) => return Ok(()),
             }
-            self.data(object, blkid, bp, info.obj_type.0, block_size)?;
         }
+    }
+
+    /// Blocks of the redaction list, which the cursor passes.
+    fn hide(&mut self, run: Run) -> Result<()> {
+        if let Some(c) = &mut self.redact {
+            c.pass_to((run.object, run.first.saturating_add(run.count)))?;
+        }
+        self.add(Item::Redacted {
+            object: run.object,
+            start: run.first,
+            count: run.count,
+            block_size: run.block_size,
+        })
+    }
+
+    /// A block of the base's list, which the cursor passes.
+    fn add_lacking(&mut self, (object, blkid): (u64, u64)) -> Result<()> {
+        if let Some(c) = &mut self.lacking {
+            c.pass_to((object, blkid.saturating_add(1)))?;
+        }
+        let dn = match self.os.hold(object) {
+            Ok(dn) => dn,
+            Err(e) if e.kind == base::Kind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let info = dn.info();
+        let (bp, block_size) = (dn.block_pointer(blkid)?, info.block_size);
+        if bp.is_hole() || bp.birth() > self.from_txg {
+            // Not there any more, or visited anyway.
+            return Ok(());
+        }
+        self.data(object, blkid, bp, info.obj_type.0, block_size)
     }
 
     fn data(
@@ -116,11 +151,16 @@ impl<'a, 'o> Collector<'a, 'o> {
         obj_type: u8,
         block_size: usize,
     ) -> Result<()> {
-        let redacted = match &mut self.redact {
-            Some(c) => c.contains((object, blkid))?,
+        let behind = (object, blkid.saturating_add(1));
+        let hidden = match &mut self.redact {
+            Some(c) => {
+                let hidden = c.peek(behind)?;
+                c.pass_to(behind)?;
+                hidden.is_some()
+            }
             None => false,
         };
-        if redacted || bp.is_redacted() {
+        if hidden || bp.is_redacted() {
             return self.add(Item::Redacted {
                 object,
                 start: blkid,
@@ -142,10 +182,10 @@ impl<'a, 'o> Collector<'a, 'o> {
         let mut from = start;
         while from < end {
             let run = match &mut self.redact {
-                Some(c) => c.run((object, from), end)?,
+                Some(c) => c.peek((object, end))?,
                 None => None,
             };
-            let (first, count) = run.unwrap_or((end, 0));
+            let first = run.as_ref().map_or(end, |r| r.first);
             if first > from {
                 self.add(Item::Hole {
                     object,
@@ -154,15 +194,11 @@ impl<'a, 'o> Collector<'a, 'o> {
                     block_size,
                 })?;
             }
-            if count > 0 {
-                self.add(Item::Redacted {
-                    object,
-                    start: first,
-                    count,
-                    block_size,
-                })?;
+            from = first;
+            if let Some(run) = run {
+                from += run.count;
+                self.hide(run)?;
             }
-            from = first + count;
         }
         Ok(())
     }
@@ -202,11 +238,11 @@ impl<'a, 'o> Collector<'a, 'o> {
         if start > dn.maxblkid && !dn.obj_type.is_metadata() {
             return Ok(());
         }
+        self.add_unvisited((at.object, start))?;
         if bp.is_hole() {
             let end = start.saturating_add(span);
             return self.hole(at.object, start, end, block_size as u64);
         }
-        self.add_lacking((at.object, start))?;
         self.data(at.object, start, *bp, dn.obj_type.0, block_size)
     }
 }
@@ -260,7 +296,7 @@ impl Visitor for Collector<'_, '_> {
         if object < self.resume_object {
             return Ok(Next::Skip);
         }
-        self.add_lacking((object, 0))?;
+        self.add_unvisited((object, 0))?;
         let (bonus, swapped) = match self.is_raw() {
             true => self.raw_bonus(object, dn)?,
             false => (dn.bonus.clone(), false),

@@ -214,6 +214,9 @@ fn run(
     collector.redact = spec.redact.clone().map(Cursor::new);
     let lacking = spec.base.as_ref().and_then(|b| b.redacted.clone());
     collector.lacking = lacking.map(Cursor::new);
+    if let Some(at) = &resume {
+        collector.pass_to((at.object, at.blkid))?;
+    }
     let walk_spec = Spec {
         after,
         order: Order::ParentsFirst,

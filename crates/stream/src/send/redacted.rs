@@ -38,58 +38,51 @@ impl Cursor {
         Ok(self.chunk.last().copied())
     }
 
-    fn pass(&mut self) {
-        self.chunk.pop();
-        self.within = 0;
+    /// Moves to the first block of the list at or behind a place (object, number).
+    pub fn pass_to(&mut self, at: (u64, u64)) -> Result<()> {
+        while let Some(e) = self.current()? {
+            if (e.object, e.blkid.saturating_add(e.count)) > at && self.within < e.count {
+                if e.object == at.0 {
+                    self.within = self.within.max(at.1.saturating_sub(e.blkid));
+                }
+                return Ok(());
+            }
+            self.chunk.pop();
+            self.within = 0;
+        }
+        Ok(())
     }
 
-    /// Whether a block (object, number) is in the list. The cursor moves there.
-    pub fn contains(&mut self, at: (u64, u64)) -> Result<bool> {
-        while let Some(e) = self.current()? {
-            let end = e.blkid.saturating_add(e.count);
-            if (e.object, end) > at && e.object == at.0 {
-                return Ok(e.blkid <= at.1);
-            }
-            if e.object > at.0 {
-                return Ok(false);
-            }
-            self.pass();
+    /// The blocks of the list that follow one another from where the cursor is, in front of a place: the cursor stays.
+    pub fn peek(&mut self, up_to: (u64, u64)) -> Result<Option<Run>> {
+        self.pass_to((0, 0))?;
+        let Some(e) = self.current()? else {
+            return Ok(None);
+        };
+        let first = e.blkid.saturating_add(self.within);
+        if (e.object, first) >= up_to {
+            return Ok(None);
         }
-        Ok(false)
+        let end = e.blkid.saturating_add(e.count);
+        let end = if e.object == up_to.0 {
+            end.min(up_to.1)
+        } else {
+            end
+        };
+        Ok(Some(Run {
+            object: e.object,
+            first,
+            count: end - first,
+            block_size: e.block_size,
+        }))
     }
+}
 
-    /// The first run of blocks of the list that has a part at or behind a place (object, number) and in front of the
-    /// block `end` of the same object: first block, and how many.
-    pub fn run(&mut self, at: (u64, u64), end: u64) -> Result<Option<(u64, u64)>> {
-        while let Some(e) = self.current()? {
-            let e_end = e.blkid.saturating_add(e.count);
-            if e.object < at.0 || e.object == at.0 && e_end <= at.1 {
-                self.pass();
-                continue;
-            }
-            if e.object > at.0 || e.blkid >= end {
-                return Ok(None);
-            }
-            let first = e.blkid.max(at.1);
-            return Ok(Some((first, e_end.min(end) - first)));
-        }
-        Ok(None)
-    }
-
-    /// The next block of the list, if it is in front of a place.
-    pub fn take_before(&mut self, up_to: (u64, u64)) -> Result<Option<(u64, u64)>> {
-        while let Some(e) = self.current()? {
-            if self.within >= e.count {
-                self.pass();
-                continue;
-            }
-            let at = (e.object, e.blkid.saturating_add(self.within));
-            if at >= up_to {
-                return Ok(None);
-            }
-            self.within += 1;
-            return Ok(Some(at));
-        }
-        Ok(None)
-    }
+/// Blocks of a list that follow one another.
+pub(super) struct Run {
+    pub object: u64,
+    pub first: u64,
+    pub count: u64,
+    /// Bytes.
+    pub block_size: u64,
 }

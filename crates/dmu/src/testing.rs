@@ -27,6 +27,7 @@ impl Clock for World {
     fn monotonic_ns(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) * 1000
     }
+    fn pause(&self, _: u64) {}
 }
 impl Rng for World {
     fn fill(&self, buf: &mut [u8]) {

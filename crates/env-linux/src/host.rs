@@ -17,6 +17,10 @@ impl env::Clock for LinuxClock {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed().as_nanos() as u64
     }
+
+    fn pause(&self, ns: u64) {
+        std::thread::sleep(std::time::Duration::from_nanos(ns));
+    }
 }
 
 /// The kernel's random numbers.

@@ -126,6 +126,7 @@ impl Clock for ManualClock {
     fn monotonic_ns(&self) -> u64 {
         self.monotonic.load(Relaxed)
     }
+    fn pause(&self, _: u64) {}
 }
 
 /// SplitMix64 from a seed.

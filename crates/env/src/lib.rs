@@ -133,6 +133,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> (i64, u32);
     /// Nanoseconds of a clock that never steps.
     fn monotonic_ns(&self) -> u64;
+    /// Has the calling thread wait. Where time passes only when it is told to, it goes on at once.
+    fn pause(&self, ns: u64);
 }
 
 /// Unpredictable numbers.

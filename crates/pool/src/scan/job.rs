@@ -1,5 +1,6 @@
 //! The job of scans: slices traverse and scrub, steps store how far the scan has come.
 
+use super::courtesy::{self, Courtesy};
 use super::live::{Live, Visit};
 use super::{ScanRecord, Scans};
 use crate::jobs::{Budget, Job, Progress, Step};
@@ -53,10 +54,15 @@ impl Job for ScanJob {
 
     fn read(&self, pool: &Pool, budget: &Budget) {
         self.0.reading.store(true, Ordering::Release);
+        let mut courtesy = Courtesy::new(&*pool.env.clock);
+        let times = match self.0.live().as_ref() {
+            Some(l) if l.is_resilver() => courtesy::RESILVER,
+            _ => courtesy::SCRUB,
+        };
         while budget.take(0) {
             let more = match pool.next_piece() {
                 Piece::Walk(visit, plan) => pool.traverse(&visit, plan, budget).is_ok(),
-                Piece::Issue => pool.issue(budget),
+                Piece::Issue => pool.beside_others(&mut courtesy, times, || pool.issue(budget)),
                 Piece::Nothing => false,
             };
             if !more {

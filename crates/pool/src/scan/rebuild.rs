@@ -13,6 +13,7 @@
 //!
 //! Locks: `Rebuilds::live` is a leaf lock.
 
+use super::courtesy::{self, Courtesy};
 use super::hull;
 use super::record::Rebuild;
 use crate::jobs::{Budget, Job, Progress, Step};
@@ -137,11 +138,16 @@ impl Job for RebuildJob {
     }
 
     fn read(&self, pool: &Pool, budget: &Budget) {
+        let mut courtesy = Courtesy::new(&*pool.env.clock);
         while budget.take(0) {
             let tops: Vec<u64> = self.0.live().keys().copied().collect();
             // One piece of each in turn.
-            let pieces = tops.iter().map(|id| pool.rebuild_piece(*id, budget));
-            if pieces.filter(|more| *more).count() == 0 {
+            let mut piece = |id: &u64| {
+                pool.beside_others(&mut courtesy, courtesy::RESILVER, || {
+                    pool.rebuild_piece(*id, budget)
+                })
+            };
+            if tops.iter().filter(|id| piece(id)).count() == 0 {
                 break;
             }
         }

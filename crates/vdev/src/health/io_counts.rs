@@ -127,6 +127,14 @@ pub struct IoFigures {
 }
 
 impl IoCounts {
+    /// Requests so far that somebody waits for, or will wait for in a moment: all reads and writes of the classes
+    /// [`IoClass::Sync`], and reads ahead.
+    pub fn foreground(&self) -> u64 {
+        let kinds = self.queues[..3].iter().flat_map(|q| [&q.alone, &q.merged]);
+        let counts = kinds.flatten().map(|n| n.load(Relaxed));
+        counts.fold(0, u64::wrapping_add)
+    }
+
     /// The counts at this moment.
     pub fn figures(&self) -> IoFigures {
         fn plain<const N: usize>(b: &Buckets<N>) -> Vec<u64> {

@@ -179,6 +179,14 @@ impl VdevTree {
         tops.iter().flat_map(|t| t.dtl_holders()).collect()
     }
 
+    /// How many requests of the pool's devices somebody has waited for since it was opened: reads but those of scans, and
+    /// writes of the intent log.
+    pub fn foreground(&self) -> u64 {
+        self.all()
+            .iter()
+            .fold(0, |n, v| n.wrapping_add(v.foreground()))
+    }
+
     /// Every vdev below the root, parents first.
     pub fn all(&self) -> Vec<Arc<Vdev>> {
         fn walk(v: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {

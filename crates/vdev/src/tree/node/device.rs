@@ -136,6 +136,11 @@ impl Vdev {
         self.reports.oldest(now)
     }
 
+    /// How many requests of a leaf somebody has waited for since the pool was opened, see [`crate::io_counts::IoCounts::foreground`].
+    pub(crate) fn foreground(&self) -> u64 {
+        self.io.as_ref().map_or(0, |io| io.foreground())
+    }
+
     /// What the requests of a leaf took since the pool was opened; none for groups.
     pub fn io_figures(&self) -> Option<IoFigures> {
         self.io.as_ref().map(|io| io.figures())

@@ -1,0 +1,95 @@
+//! What scans leave to others: a scan that runs beside requests somebody waits for pauses after each piece of its work, for a
+//! multiple of the time the piece took. So its share of devices and cores is bounded, and a pool that nobody uses is scanned
+//! at full speed.
+
+use crate::Pool;
+use env::Clock;
+
+/// A pause in times of what was worked before it. A resilver is more urgent than a scrub: redundancy is missing.
+pub(super) const SCRUB: u64 = 5;
+pub(super) const RESILVER: u64 = 1;
+/// No pause is longer, nanoseconds: an export waits for it.
+const LONGEST: u64 = 250_000_000;
+/// Written data that are not on disk yet, bytes, from which writers count as others.
+const WRITTEN: u64 = 4 << 20;
+
+/// The working time of a slice.
+pub(super) struct Courtesy<'a> {
+    clock: &'a dyn Clock,
+    /// When the last pause ended, or the slice began.
+    since: u64,
+}
+
+impl<'a> Courtesy<'a> {
+    /// A slice begins.
+    pub fn new(clock: &'a dyn Clock) -> Courtesy<'a> {
+        Courtesy {
+            clock,
+            since: clock.monotonic_ns(),
+        }
+    }
+
+    /// A piece of work is done. `others`: somebody else had requests meanwhile.
+    pub fn give_way(&mut self, others: bool, times: u64) {
+        let worked = self.clock.monotonic_ns().saturating_sub(self.since);
+        if others {
+            self.clock.pause(worked.saturating_mul(times).min(LONGEST));
+        }
+        self.since = self.clock.monotonic_ns();
+    }
+}
+
+impl Pool {
+    /// Runs a piece of a scan that reads nothing of the class of others' requests, and pauses if there were such meanwhile.
+    pub(super) fn beside_others<R>(
+        &self,
+        courtesy: &mut Courtesy<'_>,
+        times: u64,
+        piece: impl FnOnce() -> R,
+    ) -> R {
+        let before = self.tree.foreground();
+        let done = piece();
+        let others = self.tree.foreground() != before || self.dmu.unwritten_bytes() > WRITTEN;
+        courtesy.give_way(others, times);
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// Time passes by pauses, and by hand.
+    #[derive(Default)]
+    struct Passing(AtomicU64);
+
+    impl Clock for Passing {
+        fn now(&self) -> (i64, u32) {
+            (0, 0)
+        }
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Relaxed)
+        }
+        fn pause(&self, ns: u64) {
+            self.0.fetch_add(ns, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_scan_pauses_beside_others_for_a_multiple_of_its_work() {
+        let clock = Passing::default();
+        let mut courtesy = Courtesy::new(&clock);
+        let mut piece = |worked: u64, others| {
+            clock.pause(worked);
+            let before = clock.monotonic_ns();
+            courtesy.give_way(others, SCRUB);
+            clock.monotonic_ns() - before
+        };
+        assert_eq!(piece(10_000_000, false), 0);
+        assert_eq!(piece(10_000_000, true), 10_000_000 * SCRUB);
+        // The pause itself is no work.
+        assert_eq!(piece(1_000, true), 1_000 * SCRUB);
+        assert_eq!(piece(10_000_000_000, true), LONGEST);
+    }
+}

@@ -307,6 +307,9 @@ fn a_redacted_increment_hides_what_the_base_told() {
             mnt.display()
         ));
     }
+    let said = rig.try_run("zdb", &["-vvvv", "tank/a#book"]).ok();
+    let by = rig.get("guid", "tank/c@r");
+    assert!(said.contains(&format!("Snapshots: [{by}]")), "{said}");
     let said = rig
         .try_run("zfs", &["redact", "tank/a@1", "book#", "other/c@r"])
         .fails(1);

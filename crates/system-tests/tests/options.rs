@@ -210,6 +210,9 @@ fn mount_of_the_system_mounts_and_remounts_through_the_helper() {
         .fails(32)
         .contains("mounted at"));
     assert!(helper(&["tank"]).fails(1).contains("directory"));
-    rig.zfs(&["unmount", "tank/old"]);
+    // As with OpenZFS, mount(8) and umount(8) belong together.
+    let said = rig.try_run("zfs", &["unmount", "tank/old"]).fails(1);
+    assert!(said.contains("umount(8)"), "{said}");
+    rig.zfs(&["unmount", &there]);
     rig.stop();
 }

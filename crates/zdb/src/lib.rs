@@ -289,7 +289,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
     })?;
     part(on('M'), &mut |out| spaces::groups(s, out))?;
     let other = "CuDTmMbcshy".chars().any(on);
-    let named = target.contains(['/', '@']) && !other;
+    let named = target.contains(['/', '@', '#']) && !other;
     part(sets || named, &mut |out| sets::show(s, target, rest, out))?;
     part(s.has('y'), &mut |out| livelists(s, out))?;
     part(on('b') || on('c'), &mut |out| blocks::walk(s, out))?;
@@ -333,7 +333,7 @@ fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
 
 /// The pool that `target` (a pool, or a dataset in it) names, opened for reading.
 fn open(args: &Parsed, target: &str) -> Result<Session> {
-    let name = target.split(['/', '@']).next().unwrap_or(target);
+    let name = target.split(['/', '@', '#']).next().unwrap_or(target);
     let mut env = env_linux::linux_env();
     if let Some(folder) = args.get("x") {
         env.disks = Arc::new(copies::Copying::new(env.disks, folder));
@@ -385,7 +385,7 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
     };
     let display = "lCudDTimMhbcsOrRSyN";
     let asked = args.in_order().any(|(k, _)| display.contains(k));
-    let implied = match (asked, target.contains(['/', '@'])) {
+    let implied = match (asked, target.contains(['/', '@', '#'])) {
         (true, _) => "",
         (false, true) => "di",
         (false, false) => "uCdhisDbm",

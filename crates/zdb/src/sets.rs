@@ -222,6 +222,45 @@ pub fn find(s: &Session, target: &str, by_number: bool) -> Result<Arc<Dataset>> 
     }
 }
 
+/// A bookmark: what it remembers of its snapshot, and by which snapshots it was redacted; from depth 6 on which blocks its
+/// redaction list has.
+fn bookmark(s: &Session, fs: &str, name: &str, depth: usize, out: &mut dyn Write) -> Result<()> {
+    let Some(mark) = find(s, fs, false)?.bookmark(name)? else {
+        bail!(NotFound, "bookmark '{fs}#{name}' does not exist");
+    };
+    writeln!(
+        out,
+        "\t#{name}: {{guid: {:x} creation_txg: {} creation_time: {} redaction_obj: {}}}",
+        mark.guid,
+        mark.creation_txg.number(),
+        mark.creation_time,
+        mark.redaction_obj
+    )?;
+    if mark.redaction_obj == 0 {
+        return Ok(());
+    }
+    let list = s.pool.dsl.redaction_list(mark.redaction_obj)?;
+    let snaps: Vec<String> = list.snaps().iter().map(u64::to_string).collect();
+    writeln!(out, "\t\tRedacted:\n\t\t\tProgress: complete")?;
+    writeln!(out, "\t\t\tSnapshots: [{}]", snaps.join(", "))?;
+    writeln!(out, "\t\t\tLength: {}", list.len())?;
+    if depth < 6 {
+        return Ok(());
+    }
+    writeln!(out, "\t\t\tRedaction List:")?;
+    const CHUNK: u64 = 1024;
+    for first in (0..list.len()).step_by(CHUNK as usize) {
+        for b in list.read(first, CHUNK)? {
+            writeln!(
+                out,
+                "\t\t\t\tobject: {} block: {} count: {} size: {}",
+                b.object, b.blkid, b.count, b.block_size
+            )?;
+        }
+    }
+    Ok(())
+}
+
 /// `-d`: the dataset `target`, or all of the pool; with `objects` only those.
 pub fn show(s: &Session, target: &str, objects: &[String], out: &mut dyn Write) -> Result<()> {
     let wanted: Vec<Wanted> = objects
@@ -229,6 +268,9 @@ pub fn show(s: &Session, target: &str, objects: &[String], out: &mut dyn Write) 
         .map(|o| Wanted::read(o))
         .collect::<Result<_>>()?;
     let depth = s.depth('d').max(s.depth('i').min(1)).max(1);
+    if let Some((fs, name)) = target.split_once('#') {
+        return bookmark(s, fs, name, depth, out);
+    }
     if s.has('N') || target.contains(['/', '@']) {
         let ds = find(s, target, s.has('N'))?;
         return dataset(s, &ds, &wanted, depth, out);

@@ -370,6 +370,17 @@ pub fn unmount(
     crate::suspended::not_suspended(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
+    // Who mounts with mount(8) unmounts with umount(8), which ordinary users cannot. By its place it can be taken down
+    // here as well: 'zfs mount NAME DIRECTORY' may have put it there.
+    if peer.uid == 0 && !target.starts_with('/') {
+        let (place, _) = admin
+            .effective_mountpoint(&entry, &ds)
+            .map_err(errors::answer)?;
+        if place == "legacy" {
+            return Err(ApiError::reason(Kind::Invalid, "legacy mountpoint")
+                .hint("use umount(8) to unmount this filesystem"));
+        }
+    }
     let Some(top) = entry.mounted(ds.object()) else {
         return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
     };

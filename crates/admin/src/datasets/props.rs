@@ -452,7 +452,7 @@ impl<'a> View<'a> {
                     true => self.written_since_bookmark(from)?,
                     false => self.written_since_snapshot(from),
                 };
-                Ok(since.map(|n| (Value::Number(n), Source::None)))
+                Ok(since.map(|n| (Value::Number(n), Source::Local)))
             }
             Pseudo::Used { who, objects, id } => self.used_by(who, objects, id),
             Pseudo::Quota { who, objects, id } => self.quota_of(who, objects, id),
@@ -506,7 +506,7 @@ impl<'a> View<'a> {
             Err(e) if e.kind == base::Kind::NotFound => 0,
             Err(e) => return Err(e),
         };
-        Ok(Some((Value::Number(n), Source::None)))
+        Ok(Some((Value::Number(n), Source::Local)))
     }
 
     fn quota_of(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
@@ -525,8 +525,7 @@ impl<'a> View<'a> {
                 .unwrap_or(0),
             None => 0,
         };
-        let from = if n == 0 { Source::None } else { Source::Local };
-        Ok(Some((Value::Number(n), from)))
+        Ok(Some((Value::Number(n), Source::Local)))
     }
 }
 

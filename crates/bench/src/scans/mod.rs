@@ -18,6 +18,7 @@ use base::{bail, Kind, Result};
 use sequential::{rate, Pass};
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use table::Results;
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench scans [OPTION]...
-  --rows A,B         of scrub (records of 1 MiB on one device), scrub-128k, resilver and rebuild (a side of a
-                     mirror of two is replaced), pgbench (without and beside a scrub); default: all
-  --systems A,B      of ours, before and, in scrub-128k, zfs-fuse-0.7; default: zfs-fuse-0.7 ours
+  --rows A,B         of scrub (records of 1 MiB on one device), scrub-128k, scrub-8k (records that were written
+                     again in another order), resilver and rebuild (a side of a mirror of two is replaced),
+                     pgbench (without and beside a scrub); default: all
+  --systems A,B      of ours, before and, in scrub-128k and scrub-8k, zfs-fuse-0.7; default: zfs-fuse-0.7 ours
   --full             2 GiB of data, pgbench for 60 seconds, three rounds
   --rounds N         how often everything is repeated; tables have medians (3)
   --size BYTES       of the data (256M); three devices of a little more are made
@@ -39,7 +41,14 @@ usage: cargo xtask bench scans [OPTION]...
   --out DIR          where the results go; default: target/bench/scans
 ";
 
-const NAMES: [&str; 5] = ["scrub", "scrub-128k", "resilver", "rebuild", "pgbench"];
+const NAMES: [&str; 6] = [
+    "scrub",
+    "scrub-128k",
+    "scrub-8k",
+    "resilver",
+    "rebuild",
+    "pgbench",
+];
 
 /// Bytes of a file.
 const FILE: u64 = 64 << 20;
@@ -134,6 +143,7 @@ fn rounds(
                 let done = match *row {
                     "scrub" => at.scrub("1M"),
                     "scrub-128k" => at.scrub("128K"),
+                    "scrub-8k" => at.scrub("8K"),
                     "resilver" => at.replace("resilver", &[]),
                     "rebuild" => at.replace("rebuild", &["-s"]),
                     _ => at.pgbench(),
@@ -153,7 +163,7 @@ impl At<'_> {
     /// Our programs; unsupported for another system.
     fn ours(&self) -> Result<Ours> {
         match self.system {
-            "zfs-fuse-0.7" => bail!(Unsupported, "is compared in scrub-128k only"),
+            "zfs-fuse-0.7" => bail!(Unsupported, "is compared in scrub-128k and scrub-8k only"),
             name => {
                 let programs = systems::programs_of(name, &self.world)?;
                 Ours::new(self.world.clone(), programs, "lz4")
@@ -216,6 +226,7 @@ impl At<'_> {
     fn scrub(&mut self, record: &str) -> Result<()> {
         let row = match record {
             "1M" => "scrub",
+            "8K" => "scrub-8k",
             _ => "scrub-128k",
         };
         warm_memory(1 << 30)?;
@@ -230,12 +241,18 @@ impl At<'_> {
             )
         };
         if self.system == "zfs-fuse-0.7" {
-            if record != "128K" {
+            if record == "1M" {
                 bail!(Unsupported, "has no records of {record}");
             }
             let mut old = systems::open(self.system, &self.world)?;
             old.make()?;
+            if record == "8K" {
+                old.set_records(8 << 10)?;
+            }
             self.fill(old.as_mut())?;
+            if record == "8K" {
+                self.scatter(old.as_mut(), 8 << 10)?;
+            }
             old.cold()?;
             let rate = read(self.o.size)?;
             self.timed(row, rate, old.daemon(), || old.scrub())?;
@@ -244,6 +261,9 @@ impl At<'_> {
         let mut ours = self.ours()?;
         self.pool_of(&mut ours, record, &[&device])?;
         self.fill(&mut ours)?;
+        if record == "8K" {
+            self.scatter(&mut ours, 8 << 10)?;
+        }
         self.cold(&ours)?;
         let rate = read(self.o.size)?;
         self.timed(row, rate, ours.daemon(), || ours.scrub())?;
@@ -356,6 +376,47 @@ impl At<'_> {
         fill(system.dir(), self.o.size)?;
         system.settle()
     }
+
+    /// Writes all records of the files again, so that records that follow one another in a file do not on the device: one
+    /// eighth of them, drawn by chance, after the other.
+    fn scatter(&self, system: &mut dyn System, record: u64) -> Result<()> {
+        for pass in 0..PASSES {
+            scatter(system.dir(), self.o.size, record, pass)?;
+            system.settle()?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes in which records are written again.
+const PASSES: u64 = 8;
+
+/// Whether a record is written in a pass: each is in one, by chance.
+fn is_in(pass: u64, record: u64) -> bool {
+    (record.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % PASSES == pass
+}
+
+fn scatter(dir: &Path, bytes: u64, record: u64, pass: u64) -> Result<()> {
+    let mut supply = Supply::new(pass, 1 << 20);
+    let (mut left, mut n, mut number) = (bytes, 0, 0);
+    while left > 0 {
+        let f = File::options().write(true).open(dir.join(format!("fill{n}")))?;
+        let of_this = left.min(FILE);
+        left -= of_this;
+        n += 1;
+        for at in (0..of_this).step_by(record as usize) {
+            if interrupted() {
+                bail!(Interrupted, "interrupted");
+            }
+            if is_in(pass, number) {
+                let len = record.min(of_this - at) as usize;
+                f.write_all_at(supply.block(len), at)?;
+            }
+            number += 1;
+        }
+        f.sync_all()?;
+    }
+    Ok(())
 }
 
 fn fill(dir: &Path, bytes: u64) -> Result<()> {
@@ -397,6 +458,10 @@ mod tests {
         let o = parse("--full --rows resilver,scrub --systems ours").unwrap();
         assert_eq!((o.size, o.seconds), (2 << 30, 60));
         assert!(o.wants("scrub-128k") && o.wants("resilver") && !o.wants("pgbench"));
+        for record in 0..1000 {
+            let passes = (0..PASSES).filter(|p| is_in(*p, record));
+            assert_eq!(passes.count(), 1);
+        }
         for bad in ["--systems ext4", "--rows fsync", "--device /dev/null"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

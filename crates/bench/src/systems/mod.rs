@@ -50,6 +50,13 @@ pub trait System {
         bail!(Unsupported, "has no deduplication")
     }
 
+    /// Files written from now on have records of so many bytes.
+    ///
+    /// Errors: unsupported where that cannot be chosen.
+    fn set_records(&mut self, bytes: u64) -> Result<()> {
+        bail!(Unsupported, "has no records of {bytes} bytes")
+    }
+
     /// Reads and verifies everything, and returns when that is done.
     ///
     /// Errors: unsupported where there is no such thing.

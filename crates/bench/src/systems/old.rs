@@ -117,6 +117,10 @@ impl System for Old {
         self.admin("zfs", &["set", "dedup=on", POOL])
     }
 
+    fn set_records(&mut self, bytes: u64) -> Result<()> {
+        self.admin("zfs", &["set", &format!("recordsize={bytes}"), POOL])
+    }
+
     /// It has no command that waits.
     fn scrub(&self) -> Result<()> {
         self.admin("zpool", &["scrub", POOL])?;

@@ -163,6 +163,10 @@ impl System for Ours {
         }
     }
 
+    fn set_records(&mut self, bytes: u64) -> Result<()> {
+        self.admin("zfs", &["set", &format!("recordsize={bytes}"), POOL])
+    }
+
     fn scrub(&self) -> Result<()> {
         self.admin("zpool", &["scrub", "-w", POOL])
     }

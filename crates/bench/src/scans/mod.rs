@@ -373,7 +373,7 @@ impl At<'_> {
 
     /// Files of incompressible data.
     fn fill(&self, system: &mut dyn System) -> Result<()> {
-        fill(system.dir(), self.o.size)?;
+        fill(&system.outside(), self.o.size)?;
         system.settle()
     }
 
@@ -381,7 +381,7 @@ impl At<'_> {
     /// eighth of them, drawn by chance, after the other.
     fn scatter(&self, system: &mut dyn System, record: u64) -> Result<()> {
         for pass in 0..PASSES {
-            scatter(system.dir(), self.o.size, record, pass)?;
+            scatter(&system.outside(), self.o.size, record, pass)?;
             system.settle()?;
         }
         Ok(())
@@ -400,7 +400,9 @@ fn scatter(dir: &Path, bytes: u64, record: u64, pass: u64) -> Result<()> {
     let mut supply = Supply::new(pass, 1 << 20);
     let (mut left, mut n, mut number) = (bytes, 0, 0);
     while left > 0 {
-        let f = File::options().write(true).open(dir.join(format!("fill{n}")))?;
+        let f = File::options()
+            .write(true)
+            .open(dir.join(format!("fill{n}")))?;
         let of_this = left.min(FILE);
         left -= of_this;
         n += 1;

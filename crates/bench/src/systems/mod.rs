@@ -26,6 +26,11 @@ pub trait System {
     /// The mounted folder, as a command of [`System::command`] sees it.
     fn dir(&self) -> &Path;
 
+    /// The same folder as this process sees it.
+    fn outside(&self) -> PathBuf {
+        self.dir().to_path_buf()
+    }
+
     /// A command that sees the folder.
     fn command(&self, program: &OsStr) -> Command {
         Command::new(program)

@@ -84,6 +84,13 @@ impl System for Old {
         &self.mnt
     }
 
+    fn outside(&self) -> PathBuf {
+        match &self.daemon {
+            Some(d) => d.outside(&self.mnt.to_string_lossy()),
+            None => self.mnt.clone(),
+        }
+    }
+
     fn command(&self, program: &OsStr) -> Command {
         match &self.daemon {
             Some(d) => {

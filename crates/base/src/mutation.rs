@@ -90,10 +90,12 @@ pub enum Mutation {
     RawAccountsKept,
     /// A raw increment is received whatever keys and set of IVs its base has.
     RawBaseUnchecked,
+    /// A receive without -F takes a file system for unchanged that was changed since the base.
+    ChangesUnseen,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 43] = [
+pub const MUTATIONS: [Mutation; 44] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -137,6 +139,7 @@ pub const MUTATIONS: [Mutation; 43] = [
     Mutation::DnodeSealKept,
     Mutation::RawAccountsKept,
     Mutation::RawBaseUnchecked,
+    Mutation::ChangesUnseen,
 ];
 
 #[cfg(feature = "mutations")]

@@ -578,6 +578,7 @@ fn answer_of_mounts(
             .map(Reply::Batch)
         }
         Request::Unmount { target, force } => {
+            mount::refuse_legacy(admin, peer, &target)?;
             mount::unmount(admin, peer, &target, force).map(done_but)
         }
         Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, peer, force))),

@@ -12,6 +12,7 @@ use crate::history::NOTHING;
 use crate::props::PropChange;
 use crate::snapshot::space_after;
 use crate::{CreateArgs, Dataset, Dir, Dsl, NewKey, PropValue, ReceivedKey, SnapshotEntry};
+use base::mutation::{mutated, Mutation};
 use base::{bail, bail_about, Cause, Error, Kind, Result, Txg};
 use disk::dsl::{ds_flags, Used};
 use dmu::Tx;
@@ -178,7 +179,7 @@ impl Dataset {
     /// not its intent log.
     pub fn is_modified_since(&self, snap: &Dataset) -> Result<bool> {
         let (h, s) = (self.phys(), snap.phys());
-        if h.bp == s.bp || h.bp.birth() <= s.creation_txg {
+        if mutated(Mutation::ChangesUnseen) || h.bp == s.bp || h.bp.birth() <= s.creation_txg {
             return Ok(false);
         }
         if h.bp.is_hole() || s.bp.is_hole() {

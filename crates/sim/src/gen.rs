@@ -76,6 +76,8 @@ const SPANS: [(&str, u64); 3] = [("diff", 4), ("destroyrange", 1), ("renameall",
 const REPLICAS: [(&str, u64); 2] = [("receive", 6), ("heal", 1)];
 /// Kinds that half of the worlds with those of [`REPLICAS`] have, for the same reason.
 const SEALED: [(&str, u64); 3] = [("createsealed", 3), ("receiveraw", 8), ("receivesealed", 2)];
+/// Kinds that a third of the worlds with those of [`REPLICAS`] have, for the same reason.
+const KEPT: [(&str, u64); 1] = [("receivekept", 6)];
 /// Kinds that every third world without projects has, for the same reason.
 const VERSIONS: [(&str, u64); 3] = [("snapshotall", 2), ("createold", 1), ("raise", 1)];
 /// Kinds that only every third seed has, for the same reason.
@@ -208,6 +210,10 @@ impl Generator {
             weights.extend(REPLICAS.iter().map(|k| taste(&copies, k)));
             if copies.below(2) == 0 {
                 weights.extend(SEALED.iter().map(|k| taste(&copies, k)));
+            }
+            let kept = SeededRng::new(seed ^ 0x3e97);
+            if kept.below(3) == 0 {
+                weights.extend(KEPT.iter().map(|k| taste(&kept, k)));
             }
         }
         if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
@@ -582,7 +588,7 @@ impl Generator {
             "send" => Op::Send {
                 fs: self.pick(&snaps)?.0.clone(),
             },
-            "receive" | "receiveraw" | "receivesealed" => {
+            "receive" | "receiveraw" | "receivesealed" | "receivekept" => {
                 let (fs, snap) = self.pick(&snaps)?.clone();
                 let share = match self.rng.below(3) {
                     0 => self.rng.below(1000),
@@ -596,6 +602,7 @@ impl Generator {
                     how: match kind {
                         "receiveraw" => Transfer::Raw,
                         "receivesealed" => Transfer::Sealed,
+                        "receivekept" => Transfer::Kept,
                         _ => Transfer::Plain,
                     },
                 }

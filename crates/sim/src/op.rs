@@ -46,13 +46,16 @@ pub enum Transfer {
     Raw,
     /// As it is read, and encrypted with keys of its own if the target is new.
     Sealed,
+    /// As it is read, an increment only, without `-F`: refused where the target has changed since the base.
+    Kept,
 }
 
 /// The verbs of a line for them.
-const TRANSFERS: [(Transfer, &str); 3] = [
+const TRANSFERS: [(Transfer, &str); 4] = [
     (Transfer::Plain, "receive"),
     (Transfer::Raw, "receiveraw"),
     (Transfer::Sealed, "receivesealed"),
+    (Transfer::Kept, "receivekept"),
 ];
 
 impl fmt::Display for Transfer {

@@ -345,6 +345,19 @@ impl Frozen {
         counted(fs, found, self.hidden)
     }
 
+    /// Whether both have the same names and files. Objects may have other numbers.
+    pub fn is_same(&self, other: &Frozen) -> bool {
+        let of = |f: &Frozen, id: usize| f.objects.get(&id).cloned();
+        let (mut there, mut back) = (BTreeMap::new(), BTreeMap::new());
+        self.names.len() == other.names.len()
+            && self.names.iter().zip(other.names.iter()).all(|(a, b)| {
+                // Hard links of one are hard links of the other.
+                let linked = *there.entry(*a.1).or_insert(*b.1) == *b.1
+                    && *back.entry(*b.1).or_insert(*a.1) == *a.1;
+                a.0 == b.0 && linked && of(self, *a.1) == of(other, *b.1)
+            })
+    }
+
     /// What was found.
     pub fn of(found: &Tree, hidden: usize) -> Frozen {
         let mut ids: BTreeMap<u64, usize> = BTreeMap::new();

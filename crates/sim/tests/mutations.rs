@@ -584,6 +584,28 @@ fn copies_live_through_power_cuts() {
     punched(&lines).unwrap();
 }
 
+/// Without -F an increment goes where nothing has changed, and nowhere else.
+#[test]
+fn a_receive_that_takes_changes_away_is_found() {
+    let taken = ["receive . s1 r0 1000", "receivekept . s2 r0 1000"];
+    punched(&taken).unwrap();
+    let refused = [
+        "receive . s1 r0 1000",
+        "write r0 a 1000 50000 9",
+        "sync",
+        "receivekept . s2 r0 1000",
+        "cut 0 Kept 1",
+    ];
+    found(Mutation::ChangesUnseen, &|_| punched(&refused));
+    let snapped = [
+        "receive . s1 r0 1000",
+        "snapshot r0 own",
+        "receivekept . s2 r0 1000",
+        "cut 0 Kept 1",
+    ];
+    punched(&snapped).unwrap();
+}
+
 #[test]
 fn directories_of_version_1_tell_no_kinds() {
     let lines = ["createold a 1", "mkdir a d", "fsyncall a", "cut 0 Kept 1"];

@@ -337,6 +337,29 @@ fn remount_all(
     Ok(batch)
 }
 
+/// Refuses the name of a file system whose mount point is `legacy`: who mounts with mount(8) unmounts with umount(8), which
+/// ordinary users cannot, so that they are not refused. Its place is not refused: `zfs mount NAME DIRECTORY` may have put it there.
+///
+/// # Errors
+/// `Kind::Invalid` with what to do; a name that does not exist is no error here.
+pub fn refuse_legacy(admin: &Admin, peer: Peer, target: &str) -> Answer<()> {
+    if peer.uid != 0 || target.starts_with('/') {
+        return Ok(());
+    }
+    let Ok(entry) = datasets::entry_of(admin, target) else {
+        return Ok(());
+    };
+    let Ok(ds) = datasets::find(&entry, target) else {
+        return Ok(());
+    };
+    let place = admin.effective_mountpoint(&entry, &ds);
+    match place.is_ok_and(|(place, _)| place == "legacy") {
+        true => Err(ApiError::reason(Kind::Invalid, "legacy mountpoint")
+            .hint("use umount(8) to unmount this filesystem")),
+        false => Ok(()),
+    }
+}
+
 /// `zfs unmount`: a file system and those below it that inherit its mount point. Returns what is lost, in
 /// words, if it is by force.
 pub fn unmount(
@@ -370,17 +393,6 @@ pub fn unmount(
     crate::suspended::not_suspended(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
-    // Who mounts with mount(8) unmounts with umount(8), which ordinary users cannot. By its place it can be taken down
-    // here as well: 'zfs mount NAME DIRECTORY' may have put it there.
-    if peer.uid == 0 && !target.starts_with('/') {
-        let (place, _) = admin
-            .effective_mountpoint(&entry, &ds)
-            .map_err(errors::answer)?;
-        if place == "legacy" {
-            return Err(ApiError::reason(Kind::Invalid, "legacy mountpoint")
-                .hint("use umount(8) to unmount this filesystem"));
-        }
-    }
     let Some(top) = entry.mounted(ds.object()) else {
         return Err(ApiError::reason(Kind::Invalid, "not currently mounted"));
     };

@@ -179,11 +179,15 @@ impl World {
         let Some(way) = self.way(fs, snap, to)? else {
             return Ok(Outcome::Nothing);
         };
+        if how == Transfer::Kept && !matches!(way, Way::From(_)) {
+            return Ok(Outcome::Nothing);
+        }
         let exists = now.sets.contains_key(*to);
         let mut ask = options(share + now.snaps.len() as u64);
         ask.target = key(&full(fs), snap);
         // What the target has beyond the base is given up.
         let mut later = Vec::new();
+        let mut changed = false;
         let base = match &way {
             Way::From(base) => Some(base.phys().guid),
             Way::GoOn(_) => Some(self.resumed_base(to)?).filter(|guid| *guid != 0),
@@ -192,6 +196,9 @@ impl World {
         if let (Some(base), Some(pool)) = (base, self.pool()) {
             let own = pool.dsl.dataset(&full(to))?.snapshots()?;
             let at = own.iter().position(|(_, s)| s.phys().guid == base);
+            let was = at.and_then(|at| now.snaps.get(&key(to, &own[at].0)));
+            let is = now.sets.get(*to).map(|n| self.oracle.models[*n].freeze());
+            changed = was.zip(is).is_none_or(|(was, is)| !was.is_same(&is));
             let beyond = own.iter().skip(at.map_or(0, |at| at + 1));
             later = beyond.map(|(name, _)| key(to, name)).collect();
         }
@@ -225,7 +232,7 @@ impl World {
         let stream = stream.get(..arrives as usize).unwrap_or(&stream);
         let ask = Receive {
             target: key(&full(to), snap),
-            force: true,
+            force: how != Transfer::Kept,
             resumable: true,
             no_mount: true,
             props: if new_key {
@@ -244,6 +251,15 @@ impl World {
         let held = later
             .iter()
             .any(|s| now.holds.get(s).is_some_and(|tags| !tags.is_empty()));
+        if how == Transfer::Kept {
+            match &done {
+                Ok(()) if changed || !later.is_empty() => {
+                    base::bail!(Damaged, "a receive without -F took changes away")
+                }
+                Err(e) if e.kind == Kind::TextBusy => return Ok(Outcome::Refused),
+                _ => {}
+            }
+        }
         match done {
             Ok(()) if misfit => base::bail!(Damaged, "a raw stream was received that does not fit"),
             Err(e) if misfit && matches!(e.kind, Kind::Access | Kind::Invalid) => {

@@ -317,3 +317,31 @@ fn a_redacted_increment_hides_what_the_base_told() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// Properties set on a snapshot after it was replicated come with the next increment of the tree.
+#[test]
+fn properties_of_snapshots_that_are_there_follow() {
+    let Some((rig, _)) = tank("snapshot-properties") else {
+        return;
+    };
+    rig.sh(
+        "zfs create tank/a; zfs create tank/a/b; zfs snapshot -r tank/a@1; zfs send -R tank/a@1 | zfs receive -u tank/c
+         zfs set my:first=x tank/a@1; zfs set my:below=y tank/a/b@1; zfs snapshot -r tank/a@2; zfs set my:second=z tank/a@2
+         zfs send -R -I @1 tank/a@2 | zfs receive -u tank/c",
+    );
+    let received = |name: &str, of: &str| {
+        let said = rig.zfs(&["get", "-Ho", "value,source", name, of]);
+        said.trim().to_string()
+    };
+    assert_eq!(received("my:first", "tank/c@1"), "x\treceived");
+    assert_eq!(received("my:below", "tank/c/b@1"), "y\treceived");
+    assert_eq!(received("my:second", "tank/c@2"), "z\treceived");
+    // What is not set there any more is not here, either.
+    rig.sh(
+        "zfs inherit my:first tank/a@1; zfs snapshot -r tank/a@3; zfs send -R -I @2 tank/a@3 | zfs receive -u tank/c
+         zfs send -R -I @1 tank/a@3 | zfs receive -u tank/c",
+    );
+    assert_eq!(received("my:first", "tank/c@1"), "-\t-");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

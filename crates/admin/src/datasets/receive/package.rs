@@ -4,7 +4,7 @@ use super::one;
 use super::target::Extra;
 use super::{list_of, sent_name, words, Run};
 use crate::cancel;
-use crate::datasets::{self, destroy, rename, snapshots, Answer};
+use crate::datasets::{self, destroy, rename, set, snapshots, Answer};
 use crate::errors;
 use crate::registry::PoolEntry;
 use api::{DatasetDestroy, NameBy};
@@ -179,11 +179,49 @@ fn replicate(run: &mut Run, package: &Package, to: &str) -> Answer<()> {
     let index = Index::new(package);
     for _ in 0..=all.saturating_mul(EACH) {
         if !round(run, &entry, &index, to)? {
-            return Ok(());
+            return dress_snapshots(run, &entry, &index, to);
         }
     }
     let text = format!("cannot receive: '{to}' could not be made like the sender's tree");
     note(run, text);
+    Ok(())
+}
+
+/// Gives snapshots that are there already the user properties they have in the package: they may have been set after the
+/// snapshots were received.
+fn dress_snapshots(
+    run: &mut Run,
+    entry: &Arc<PoolEntry>,
+    index: &Index<'_>,
+    to: &str,
+) -> Answer<()> {
+    for local in locals(entry, to)? {
+        let mut list = Vec::new();
+        for (name, guid) in &local.snaps {
+            let sent = index.file_system(*guid).and_then(|f| f.snap_props.as_ref());
+            let props = sent.and_then(|all| index.named(all, *guid, name));
+            let Some(props) = props else { continue };
+            let snap = local.head.snapshot_named(name).map_err(errors::answer)?;
+            // Those that came before and are not sent any more go.
+            let any = |s: &Dataset| props.iter().next().is_some() || s.phys().props_obj != 0;
+            if let Some(snap) = snap.filter(|s| any(s)) {
+                list.push((snap, props.clone()));
+            }
+        }
+        if list.is_empty() {
+            continue;
+        }
+        let stored = entry.pool.task(move |pool, tx| {
+            let mut each = list.iter();
+            each.try_for_each(|(snap, props)| set::store_received(pool, tx, snap, props, true, &[]))
+        });
+        if let Err(e) = stored {
+            let name = &local.name;
+            run.warnings.push(format!(
+                "cannot receive properties on snapshots of {name}: {e}"
+            ));
+        }
+    }
     Ok(())
 }
 

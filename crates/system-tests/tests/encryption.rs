@@ -330,3 +330,185 @@ fn a_raw_copy_mounted_read_only_takes_the_next_increment() {
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }
+
+/// What a raw receive says of a property of the key: exit code and words.
+fn takes(rig: &Rig, args: &str) -> (Option<i32>, String) {
+    let said = rig.try_run("sh", &["-c", &format!("zfs receive -u {args}")]);
+    (said.status.code(), said.err)
+}
+
+/// Where the key of a raw copy is: `prompt`, unless the stream has the properties of a file system with a key of its own,
+/// or `-o` says. It is a local value in any case, and the stream's comes last, as OpenZFS 2.3.2 does it.
+#[test]
+fn a_raw_copy_has_the_location_of_its_key_from_the_stream_or_the_command() {
+    let Some(mut rig) = Rig::new("key-location") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    let key = key_file(&rig, "key", &"5a".repeat(32));
+    let other = key_file(&rig, "other", &"5a".repeat(32));
+    let make = format!("zfs create -o encryption=on -o keyformat=hex -o keylocation={key}");
+    rig.sh(&format!(
+        "{make} tank/f; zfs create tank/f/child; {make} tank/f/own
+         zfs snapshot -r tank/f@1; zfs snapshot -r tank/f@2
+         zfs send -w tank/f@1 >w1; zfs send -w -i @1 tank/f@2 >w2
+         zfs send -wp tank/f@1 >wp1; zfs send -wp -i @1 tank/f@2 >wp2
+         zfs send -wR tank/f@1 >wR1; zfs send -wR -i @1 tank/f@2 >wR2
+         zfs send -wp tank/f/child@1 >child"
+    ));
+    let all = "name,value,received,source";
+    let mut n = 0;
+    let mut new = |args: &str, stream: &str, then: &str| {
+        n += 1;
+        let name = format!("tank/t{n}");
+        assert_eq!(
+            takes(&rig, &format!("{args} {name} <{stream}")),
+            (Some(0), String::new())
+        );
+        let said = rig.zfs(&["get", "-H", "-o", all, "keylocation", &name]);
+        assert_eq!(
+            said,
+            format!("{name}\t{then}\t-\tlocal\n"),
+            "{args} {stream}"
+        );
+        name
+    };
+    let set = format!("-o keylocation={other}");
+    for (args, stream, then) in [
+        ("", "w1", "prompt"),
+        ("-x keylocation", "w1", "prompt"),
+        ("-o keylocation=prompt", "w1", "prompt"),
+        (&set, "w1", &other),
+        (&set, "child", &other),
+        ("", "child", "prompt"),
+        ("", "wp1", &key),
+        ("-x keylocation", "wp1", &key),
+        ("-o keylocation=prompt", "wp1", &key),
+        (&set, "wp1", &key),
+        (&set, "wR1", &key),
+    ] {
+        new(args, stream, then);
+    }
+    // The file systems below, by their own list.
+    let tree = new("", "wR1", &key);
+    let below = |name: &str| rig.zfs(&["get", "-H", "-o", "value,source", "keylocation", name]);
+    assert_eq!(below(&format!("{tree}/child")), "none\tdefault\n");
+    assert_eq!(below(&format!("{tree}/own")), format!("{key}\tlocal\n"));
+    // An increment leaves it alone, or brings it, or is told.
+    for (args, stream, then) in [
+        ("", "w2", &*other),
+        ("-x keylocation", "w2", &other),
+        ("-o keylocation=prompt", "w2", "prompt"),
+        ("", "wp2", &key),
+        ("-o keylocation=prompt", "wp2", &key),
+    ] {
+        let name = new(&set, "w1", &other);
+        assert_eq!(takes(&rig, &format!("{args} {name} <{stream}")).0, Some(0));
+        assert_eq!(rig.get("keylocation", &name), then, "{args} {stream}");
+    }
+    let name = new("", "wp1", &key);
+    rig.zfs(&["load-key", &name]);
+    rig.zfs(&["unload-key", &name]);
+    // The sender has its key elsewhere, and the file system below gets one of its own.
+    rig.sh(&format!(
+        "zfs set keylocation={other} tank/f; zfs change-key -o keyformat=hex -o keylocation={other} tank/f/child
+         zfs snapshot -r tank/f@3; zfs send -wR -I @1 tank/f@3 | zfs receive -u {tree}"
+    ));
+    for fs in [tree.clone(), format!("{tree}/child")] {
+        assert_eq!(below(&fs), format!("{other}\tlocal\n"), "{fs}");
+    }
+    refused_locations(&rig, &name, &key);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// Locations that a received dataset cannot have; `encrypted` has a snapshot `@1`.
+fn refused_locations(rig: &Rig, encrypted: &str, key: &str) {
+    let new = "cannot receive new filesystem stream: ";
+    let more = "cannot receive incremental stream: ";
+    let none = "keylocation must not be 'none' for encrypted datasets\n";
+    let plain = "keylocation must be 'none' for unencrypted datasets\n";
+    let format = "Keyformat required for new encryption root.\n";
+    let off = "Encryption must be turned on to set encryption properties.\n";
+    let invalid =
+        "invalid keylocation: it must be 'prompt', 'none' or a URI (file:///, https://, http://)\n";
+    rig.sh(
+        "zfs create tank/p; zfs snapshot tank/p@1; zfs snapshot tank/p@2
+         zfs send tank/p@1 >p1; zfs send -i @1 tank/p@2 >p2; zfs receive -u tank/q <p1
+         zfs send tank/f@1 >open1; zfs send -i @1 tank/f@2 >open2; zfs receive -u tank/f/in <open1",
+    );
+    let all = || rig.zfs(&["list", "-H", "-t", "all", "-o", "name,guid,keylocation"]);
+    let before = all();
+    let at = format!("-o keylocation={key}");
+    for (args, stream, begin, why) in [
+        ("-o keylocation=none tank/x", "w1", new, none),
+        ("-o keylocation=none tank/x", "wR1", new, none),
+        (
+            &*format!("-o keylocation=none {encrypted}"),
+            "w2",
+            more,
+            none,
+        ),
+        ("-o keylocation=none tank/f/in", "open2", more, none),
+        (&format!("{at} tank/f/in"), "open2", more, format),
+        (&format!("{at} tank/f/x"), "open1", new, format),
+        (&format!("{at} tank/q"), "p2", more, plain),
+        (&format!("{at} tank/x"), "p1", new, off),
+        ("-o keylocation=prompt tank/x", "p1", new, off),
+        ("-o keylocation=bogus tank/x", "w1", new, invalid),
+        ("-o keylocation=file://rel tank/x", "w1", new, invalid),
+        ("-o keylocation= tank/x", "w1", new, invalid),
+    ] {
+        let said = takes(rig, &format!("{args} <{stream}"));
+        assert_eq!(said, (Some(1), format!("{begin}{why}")), "{args} {stream}");
+        assert_eq!(all(), before, "{args} {stream}");
+    }
+    rig.sh("zfs receive -u -o keylocation=none tank/q <p2");
+    let said = rig
+        .try_run("zfs", &["set", "keylocation=none", encrypted])
+        .fails(1);
+    assert_eq!(
+        said,
+        format!("cannot set property for '{encrypted}': {none}")
+    );
+}
+
+/// A full raw stream never takes the place of a file system: its directory would need two keys. It did so where that was
+/// not encrypted, and stopped the pool.
+#[test]
+fn a_raw_stream_takes_the_place_of_no_file_system() {
+    let Some(mut rig) = Rig::new("raw-onto") else {
+        return;
+    };
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    let key = key_file(&rig, "key", &"5a".repeat(32));
+    let make = format!("zfs create -o encryption=on -o keyformat=hex -o keylocation={key}");
+    rig.sh(&format!(
+        "{make} tank/f; {make} tank/e; zfs create tank/n; echo kept >{0}/n/file; echo kept >{0}/e/file
+         zfs snapshot tank/f@1; zfs send -w tank/f@1 >w; zfs send -wp tank/f@1 >wp; zfs send tank/f@1 >open",
+        mnt.display()
+    ));
+    let words = "cannot receive new filesystem stream: zfs receive -F cannot be used to destroy an encrypted filesystem or \
+                 overwrite an unencrypted one with an encrypted one\n";
+    for (fs, stream) in [
+        ("n", "w"),
+        ("n", "wp"),
+        ("e", "w"),
+        ("e", "wp"),
+        ("e", "open"),
+    ] {
+        let said = takes(&rig, &format!("-F tank/{fs} <{stream}"));
+        assert_eq!(said, (Some(1), words.to_string()), "{fs} {stream}");
+        let file = fs::read_to_string(mnt.join(fs).join("file")).unwrap();
+        assert_eq!(file, "kept\n", "{fs} {stream}");
+    }
+    rig.zfs(&["snapshot", "tank/n@after"]);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}

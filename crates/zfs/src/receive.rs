@@ -97,11 +97,10 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             .find(|(n, _)| n == p)
             .map(|(_, v)| v.as_str())
     };
-    let asked = given("keylocation") == Some("prompt");
     // Without a place a new key is asked for.
     let keyed = given("keyformat").is_some_and(|f| f != "none");
-    let unplaced = matches!(given("keylocation"), None | Some("" | "none"));
-    if asked || keyed && unplaced {
+    let unplaced = matches!(given("keylocation"), None | Some("" | "none" | "prompt"));
+    if keyed && unplaced {
         return Err(Fail::Error(
             "cannot receive: keylocation may not be 'prompt': standard input is the stream".into(),
         ));

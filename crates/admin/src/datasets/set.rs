@@ -19,8 +19,14 @@ use dsl::{Dataset, PropSource, PropValue};
 use pool::Pool;
 use std::sync::Arc;
 
+/// The property that says where the key is.
+pub const LOCATION: &str = "keylocation";
+/// What is said of such a place where there is no key.
+pub const MUST_BE_NONE: &str = "keylocation must be 'none' for unencrypted datasets";
+/// What is said of `none` where there is a key.
+pub const MUST_NOT_BE_NONE: &str = "keylocation must not be 'none' for encrypted datasets";
 /// Properties without a received value that could be the right one.
-const KEPT: [&str; 3] = ["keylocation", "volsize", "version"];
+const KEPT: [&str; 3] = [LOCATION, "volsize", "version"];
 /// Properties that may move mounts.
 const MOVES: [&str; 5] = ["mountpoint", "canmount", "acltype", "readonly", "exec"];
 
@@ -134,9 +140,12 @@ fn checked(
             list.push((name, PropChange::Local(value)));
             continue;
         };
-        if name == "keylocation" {
+        if name == LOCATION {
             let root = ds.dir().encryption_root().map_err(errors::answer)?;
             let text = value.text().unwrap_or_default();
+            if root.is_some() && text == "none" {
+                return Err(ApiError::reason(Kind::Invalid, MUST_NOT_BE_NONE));
+            }
             if root
                 .as_ref()
                 .is_some_and(|r| r.object() == ds.dir().object())
@@ -147,7 +156,7 @@ fn checked(
                     Kind::Invalid,
                     match root {
                         Some(_) => "keylocation may only be set on encryption roots",
-                        None => "keylocation must be 'none' for unencrypted datasets",
+                        None => MUST_BE_NONE,
                     },
                 ));
             }
@@ -547,20 +556,50 @@ pub fn store_props(
     )
 }
 
-/// The value of a property that a stream brought, if it is one that is stored.
+/// OpenZFS sends each value in a list of its own, with its source.
+fn without_source(value: &disk::nvlist::Value) -> Option<&disk::nvlist::Value> {
+    match value {
+        disk::nvlist::Value::NvList(l) => l.get("value"),
+        v => Some(v),
+    }
+}
+
+/// Where a stream says that the key of its file system is.
+pub fn received_location(list: &disk::NvList) -> Option<String> {
+    match without_source(list.get(LOCATION)?)? {
+        disk::nvlist::Value::String(s) => Some(s.clone()),
+        _ => None,
+    }
+}
+
+/// Stores where the key of an encryption root is, in syncing context; of other datasets nothing. A dataset has no
+/// received value of this property.
+///
+/// Errors: `Kind::Invalid` if no key can be there.
+pub fn store_location(pool: &Pool, tx: &Tx, ds: &Arc<Dataset>, location: &str) -> Result<()> {
+    let dir = ds.dir();
+    let root = dir.encryption_root()?;
+    if root.is_none_or(|r| r.object() != dir.object()) {
+        return Ok(());
+    }
+    if location == "none" {
+        return Err(base::Error::new(Kind::Invalid, MUST_NOT_BE_NONE));
+    }
+    props::check_keylocation(location)?;
+    let value = PropValue::Str(location.to_string());
+    pool.dsl
+        .set_prop(tx, ds, LOCATION, &PropChange::Local(value))
+}
+
+/// The value of a property that a stream brought, if it is stored as a received one.
 fn received_value(name: &str, value: &disk::nvlist::Value) -> Option<PropValue> {
     let is_user = props::is_user(name);
     let known =
         props::dataset(name).is_some_and(|p| matches!(p.store, Store::Props | Store::PropsAndDir));
-    if !is_user && !known {
+    if !is_user && !known || name == LOCATION {
         return None;
     }
-    // OpenZFS sends each value in a list of its own, with its source.
-    let value = match value {
-        disk::nvlist::Value::NvList(l) => l.get("value")?,
-        v => v,
-    };
-    match value {
+    match without_source(value)? {
         disk::nvlist::Value::Uint64(n) if !is_user => Some(PropValue::Int(*n)),
         disk::nvlist::Value::String(s) => Some(PropValue::Str(s.clone())),
         _ => None,

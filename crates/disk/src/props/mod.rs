@@ -423,13 +423,15 @@ fn check_mountpoint(t: &str) -> Result<()> {
     Ok(())
 }
 
-fn check_keylocation(t: &str) -> Result<()> {
+/// Checks the place of a key.
+pub fn check_keylocation(t: &str) -> Result<()> {
     let uri = |scheme: &str| t.strip_prefix(scheme).is_some_and(|r| !r.is_empty());
     if t == "prompt" || t == "none" || uri("file:///") || uri("https://") || uri("http://") {
         return Ok(());
     }
     Err(invalid(
-        "'keylocation' must be 'prompt', 'none' or a URI (file:///, https://, http://)".into(),
+        "invalid keylocation: it must be 'prompt', 'none' or a URI (file:///, https://, http://)"
+            .into(),
     ))
 }
 

@@ -63,9 +63,10 @@ pub fn receive<R: Read>(
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
-        let asked = Asked::of(run, &entry, extra.as_ref())?;
+        let asked = Asked::of(run, &entry, extra.as_ref(), target.what)?;
         let recursive = extra.as_ref().is_some_and(|e| e.recursive);
         asked.check_encryption(run, begin, recursive, target.what)?;
+        asked.check_location(begin, &target)?;
         if let Some(base) = &target.base {
             check_redacted(base, begin, list, target.what)?;
         }
@@ -160,14 +161,14 @@ struct Asked {
 
 impl Asked {
     /// What is set is set at the top of a package; file systems below inherit it.
-    fn of(run: &Run, entry: &PoolEntry, extra: Option<&Extra>) -> Answer<Asked> {
+    fn of(run: &Run, entry: &PoolEntry, extra: Option<&Extra>, what: &str) -> Answer<Asked> {
         let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
         let allowed = Allowed {
             version: entry.pool.version(),
             enabled: &enabled,
         };
         let new = NewFs::of_received(&allowed, &run.r.props)
-            .map_err(|e| words::plain(Kind::Invalid, e.message))?;
+            .map_err(|e| words::sentence(Kind::Invalid, what, e.message))?;
         let mut exclude = run.r.exclude.clone();
         if extra.is_some_and(|e| e.is_below) {
             exclude.extend(new.stored.into_iter().map(|(name, _)| name));
@@ -228,6 +229,27 @@ impl Asked {
         match set().find(|n| incremental && !recursive && crypt(n)) {
             Some(name) => refuse(name, "set for incremental"),
             None => Ok(()),
+        }
+    }
+
+    /// Refuses a place of the key (`-o keylocation=`) that the dataset cannot have: a dataset without a key of its own
+    /// has none, one that comes raw has one.
+    fn check_location(&self, begin: &Begin, target: &Target) -> Answer<()> {
+        let Some(location) = &self.crypt.keylocation else {
+            return Ok(());
+        };
+        let refuse = |why: &str| Err(words::sentence(Kind::Invalid, target.what, why));
+        let raw = begin.features & feature::RAW != 0;
+        let old = match &target.head {
+            Some(head) => Some(head.dir().is_encrypted().map_err(errors::answer)?),
+            None => None,
+        };
+        match (location == "none", old) {
+            (true, None) if raw => refuse(set::MUST_NOT_BE_NONE),
+            (true, Some(true)) => refuse(set::MUST_NOT_BE_NONE),
+            (false, Some(false)) => refuse(set::MUST_BE_NONE),
+            (false, Some(true)) if !raw => refuse("Keyformat required for new encryption root."),
+            _ => Ok(()),
         }
     }
 }
@@ -500,10 +522,12 @@ fn start(
 }
 
 /// Properties that are stored after the data, since they may refuse them or be changed by them.
-const LATE: [&str; 3] = ["refquota", "keylocation", "sharesmb"];
+const LATE: [&str; 3] = ["refquota", set::LOCATION, "sharesmb"];
 
 /// Stores what the package (`props`) and the command line say of properties, before the data (`early`) or after it.
 /// What cannot be stored is no reason to leave out the rest; the first error is returned.
+///
+/// The location of a key is always a local value. That of the stream comes last, as in OpenZFS, also with `-o` or `-x`.
 fn store(
     pool: &pool::Pool,
     tx: &dmu::Tx,
@@ -527,6 +551,15 @@ fn store(
     let now = |(name, _): &&(String, PropValue)| LATE.contains(&name.as_str()) != early;
     let local: Vec<_> = asked.set.iter().filter(now).cloned().collect();
     done = done.and(set::store_props(pool, tx, ds, &local));
+    if !early {
+        let locations = [
+            asked.crypt.keylocation.clone(),
+            props.and_then(set::received_location),
+        ];
+        for location in locations.into_iter().flatten() {
+            done = done.and(set::store_location(pool, tx, ds, &location));
+        }
+    }
     for name in asked.exclude.iter().filter(|n| early && !stays_out(n)) {
         // What was set here goes before what is received anyway.
         let is_local = matches!(ds.prop(name, false)?, Some((_, PropSource::Local)));

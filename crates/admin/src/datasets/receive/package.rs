@@ -92,13 +92,14 @@ pub fn receive<R: Read>(
                 .unwrap_or_default(),
             target: Some(target),
         };
+        let location = extra.props.as_ref().and_then(set::received_location);
         let name = one::receive(run, reader, &b, &list, Some(extra))?;
         let root = found.map(|f| f.is_encryption_root);
         let raw = list.crypt_keydata.is_some() && !run.r.corrective;
         match (name, root) {
             // The top of what was sent keeps its own key, wherever it goes.
             (Some(name), Some(root)) if raw && (root || !below.is_empty()) => {
-                follow_root(run, &name, root)?
+                follow_root(run, &name, root, location)?
             }
             _ => {}
         }
@@ -107,14 +108,24 @@ pub fn receive<R: Read>(
 }
 
 /// A file system received raw is an encryption root, or uses the key of its parent's root, as on the sending side, if
-/// it can.
-fn follow_root(run: &mut Run, name: &str, is_root: bool) -> Answer<()> {
+/// it can. `location`: where the sender has the key of a root.
+fn follow_root(run: &mut Run, name: &str, is_root: bool, location: Option<String>) -> Answer<()> {
     let entry = datasets::entry_of(run.admin, name)?;
     let _gate = entry.pass().map_err(errors::answer)?;
     let _names = entry.names.write();
-    let dir = datasets::find(&entry, name)?.dir();
+    let ds = datasets::find(&entry, name)?;
+    let dir = ds.dir();
     let r = entry.pool.task(move |pool, tx| match is_root {
-        true => pool.dsl.split_root(tx, &dir),
+        true => {
+            // Whoever was one has its location already.
+            let had = dir.encryption_root()?;
+            let new = had.is_some_and(|r| r.object() != dir.object());
+            pool.dsl.split_root(tx, &dir)?;
+            match &location {
+                Some(at) if new => set::store_location(pool, tx, &ds, at),
+                _ => Ok(()),
+            }
+        }
         false => pool.dsl.rejoin_root(tx, &dir),
     });
     match r {

@@ -335,13 +335,9 @@ pub(super) fn full_onto(
             format!("destination '{fs}' is a clone\nmust destroy it to overwrite it"),
         );
     }
-    if there.dir().is_encrypted().map_err(errors::answer)? {
-        return refuse(
-            Kind::Invalid,
-            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),
-        );
-    }
-    if there.dir().parent().is_none() && begin.features & feature::RAW != 0 {
+    // During the receive the directory would need both keys, the one there is and the one that comes.
+    let raw = begin.features & feature::RAW != 0;
+    if raw || there.dir().is_encrypted().map_err(errors::answer)? {
         return refuse(
             Kind::Invalid,
             "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an unencrypted one with an encrypted one".into(),

@@ -128,16 +128,15 @@ fn streams_that_do_not_fit_are_refused_and_change_nothing() {
     fs::write(&cut, with_begin(&full, |b| b.features |= 1 << 40)).unwrap();
     let (code, err) = b.receive(&["dst/x"], &cut);
     assert_eq!(code, Some(1));
-    assert!(
-        err.starts_with("cannot receive: stream has unsupported feature"),
-        "{err}"
-    );
+    let begin = "cannot receive: stream has unsupported feature, feature flags = 100000000";
+    assert!(err.starts_with(begin), "{err}");
+    assert!(err.ends_with(" (unknown flags = 10000000000)"), "{err}");
     // No parent, or one that is a snapshot's or a volume's place.
     b.refused(
         &["dst/none/x"],
         &full,
         &format!(
-            "parent 'dst/none' does not exist\n{new}: destination 'dst/none/x' does not exist"
+            "cannot open 'dst/none': dataset does not exist\n{new}: unable to restore to destination"
         ),
     );
     // Names that are not allowed.
@@ -190,6 +189,28 @@ fn streams_that_do_not_fit_are_refused_and_change_nothing() {
         format!("{more}: destination dst/x has been modified\nsince most recent snapshot");
     b.refused(&["dst/x"], &to_2, &changed);
     assert_eq!(fs::read(rig.mnt().join("dst/x/own")).unwrap(), b"own");
+    // Also where a snapshot holds it.
+    rig.zfs(&["snapshot", "dst/x@own"]);
+    b.refused(&["dst/x"], &to_2, &changed);
+    rig.zfs(&["destroy", "dst/x@own"]);
+    let there = "cannot restore to dst/x@1: destination already exists";
+    b.refused(&["-F", "dst/x@1"], &to_2, there);
+    for (origin, words) in [
+        (
+            "dst/x@none",
+            "cannot receive: specified origin fs (dst/x@none) does not exist",
+        ),
+        (
+            "none@1",
+            "cannot receive: specified origin fs (none@1) does not exist",
+        ),
+    ] {
+        b.refused(&["-o", &format!("origin={origin}"), "dst/y"], &to_2, words);
+    }
+    let at = "cannot receive: invalid argument - snapshot not allowed with -d";
+    b.refused(&["-d", "dst/x@1"], &full, at);
+    let bogus = "cannot receive: invalid property 'bogus'";
+    b.refused(&["-x", "bogus", "dst/y"], &full, bogus);
     // With -F it is taken, and the change given up.
     b.good(&["-F", "dst/x"], &to_2);
     assert!(!rig.mnt().join("dst/x/own").exists());
@@ -238,11 +259,26 @@ fn streams_that_find_no_room_are_refused_and_change_nothing() {
         "compression=off",
         "dst/q",
     ]);
-    let over = "cannot receive new filesystem stream: destination space quota exceeded.";
+    let over = "cannot receive new filesystem stream: destination dst/q/x space quota exceeded.";
     same(&b, &["dst/q/x"], &large, over);
     b.good(&["-u", "dst/q/x"], &small);
     let over = over.replace("new filesystem", "incremental");
     same(&b, &["dst/q/x"], &more, &over);
+    // A limit that does not fit is told, and the stream is received.
+    for (limit, why) in [
+        ("reservation=1G", "size is greater than available space"),
+        (
+            "refquota=1K",
+            "size is less than current used or reserved space",
+        ),
+    ] {
+        let (name, _) = limit.split_once('=').unwrap();
+        let (code, err) = b.receive(&["-u", "-o", limit, "dst/limited"], &small);
+        let told = format!("cannot receive {name} property on dst/limited: {why}");
+        assert_eq!((code, err), (Some(0), told));
+        assert_eq!(rig.get("guid", "dst/limited@1"), rig.get("guid", "src/a@1"));
+        rig.zfs(&["destroy", "-r", "dst/limited"]);
+    }
     // Into a pool that is full.
     let fill = rig.mnt().join("dst/fill");
     let _ = fs::write(&fill, &noise);
@@ -326,13 +362,13 @@ fn forged_tokens_send_nothing() {
         ),
     ] {
         let (code, sent, err) = send(&token);
-        assert_eq!((code, sent), (Some(1), 0), "{what}: {err}");
+        assert_eq!((code, sent), (Some(255), 0), "{what}: {err}");
         assert!(err.contains(words), "{what}: {err}");
     }
     // Behind the end there is nothing more to send.
     let (code, sent, err) = send(&other(&|t| (t.object, t.offset) = (u64::MAX >> 8, 0)));
     assert!(
-        code == Some(1) || sent < 2000,
+        code == Some(255) || sent < 2000,
         "{code:?}, {sent} bytes: {err}"
     );
 }
@@ -455,6 +491,10 @@ fn streams_of_another_kind_than_the_target_are_refused() {
     let volume = with_begin(&full, |b| b.objset_type = 3);
     fs::write(&forged, volume).unwrap();
     refused_with(&b, &["-F", "dst/there"], &forged, new, "of another type");
+    rig.zfs(&["create", "dst/there/below"]);
+    let below = "destination has children (eg. dst/there/below)\ncannot overwrite with a ZVOL";
+    refused_with(&b, &["-F", "dst/there"], &forged, new, below);
+    rig.zfs(&["destroy", "dst/there/below"]);
     for kind in [0, 1, 4, 77] {
         fs::write(&forged, with_begin(&full, |b| b.objset_type = kind)).unwrap();
         refused_with(&b, &["dst/x"], &forged, "cannot receive", "invalid");

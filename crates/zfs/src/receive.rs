@@ -28,9 +28,15 @@ fn excluded(args: &Parsed, props: &api::Props) -> Result<Vec<String>, Fail> {
         ));
     }
     if let Some(twice) = (1..exclude.len()).find(|&i| exclude[..i].contains(&exclude[i])) {
-        return Err(Fail::Error(format!(
+        return Err(Fail::Usage(format!(
             "property '{}' specified multiple times",
             exclude[twice]
+        )));
+    }
+    let unknown = |x: &&String| common::known_property(x).is_none();
+    if let Some(n) = exclude.iter().find(unknown) {
+        return Err(Fail::Error(format!(
+            "cannot receive: invalid property '{n}'"
         )));
     }
     let wrong = props
@@ -44,8 +50,8 @@ fn excluded(args: &Parsed, props: &api::Props) -> Result<Vec<String>, Fail> {
         )));
     }
     if let Some((n, _)) = props.iter().find(|(n, _)| exclude.contains(n)) {
-        return Err(Fail::Error(format!(
-            "cannot receive: property '{n}' is both set and excluded"
+        return Err(Fail::Usage(format!(
+            "property '{n}' specified multiple times"
         )));
     }
     Ok(exclude)
@@ -71,8 +77,9 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         (false, false) => NameBy::Target,
     };
     if name_by != NameBy::Target && name.contains('@') {
+        let how = if args.has("d") { "-d" } else { "-e" };
         return Err(Fail::Error(format!(
-            "cannot receive: specified fs ({name}) does not exist"
+            "cannot receive: invalid argument - snapshot not allowed with {how}"
         )));
     }
     let want = match name_by {

@@ -291,6 +291,14 @@ fn answer(reply: Result<Reply, api::ApiError>, cx: &mut Cx<'_>) -> Result<SendPl
 }
 
 pub fn send(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    match send_stream(args, cx) {
+        // Where the daemon refused a token, and said so, OpenZFS ends with this status.
+        Err(Fail::Error(said)) if args.has("t") && said.is_empty() => Ok(255),
+        done => done,
+    }
+}
+
+fn send_stream(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.has("D") {
         cx.say("WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be generated.\n")?;
     }

@@ -459,7 +459,7 @@ fn start(
     let asked = asked.clone();
     let seal = sealed.clone();
     let uid = u64::from(run.peer.uid);
-    let (ds, made) = entry
+    let (ds, made, failed) = entry
         .pool
         .task(move |pool, tx| {
             let parent = match name.rsplit_once('/') {
@@ -484,6 +484,7 @@ fn start(
                 features: &features,
             };
             let ds = pool.receive_begin(tx, &r, version)?;
+            let mut failed = Unset::new();
             // What is refused from here on leaves a dataset behind, which goes in a txg of its own.
             let made = (|| {
                 if head.is_none() {
@@ -494,7 +495,7 @@ fn start(
                 }
                 // What is there already keeps its own until it has the data, too.
                 if head.is_none() {
-                    store(pool, tx, &ds, props.as_ref(), &asked, true)?;
+                    store(pool, tx, &ds, props.as_ref(), &asked, true, &mut failed)?;
                 }
                 let os = match (&base, &seal) {
                     (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
@@ -508,10 +509,11 @@ fn start(
                 }
                 Ok(os)
             })();
-            Ok((ds, made))
+            Ok((ds, made, failed))
         })
         .map_err(fail)?;
     let os = made.map_err(|e| give_up(entry, target, &ds, false, fail(e)))?;
+    warn(run, target, failed);
     Ok(Filling {
         under_way: occupy(entry, &ds, target)?,
         ds,
@@ -524,8 +526,12 @@ fn start(
 /// Properties that are stored after the data, since they may refuse them or be changed by them.
 const LATE: [&str; 3] = ["refquota", set::LOCATION, "sharesmb"];
 
+/// Properties that were asked for and do not fit, and why.
+type Unset = Vec<(String, Error)>;
+
 /// Stores what the package (`props`) and the command line say of properties, before the data (`early`) or after it.
-/// What cannot be stored is no reason to leave out the rest; the first error is returned.
+/// What cannot be stored is no reason to leave out the rest; the first error is returned. Limits that do not fit are
+/// no error, they go to `failed`.
 ///
 /// The location of a key is always a local value. That of the stream comes last, as in OpenZFS, also with `-o` or `-x`.
 fn store(
@@ -535,6 +541,7 @@ fn store(
     props: Option<&NvList>,
     asked: &Asked,
     early: bool,
+    failed: &mut Unset,
 ) -> Result<()> {
     // What is not inherited cannot be made to be: it is left out.
     let stays_out = |name: &String| disk::props::dataset(name).is_some_and(|p| !p.inheritable());
@@ -550,7 +557,18 @@ fn store(
     };
     let now = |(name, _): &&(String, PropValue)| LATE.contains(&name.as_str()) != early;
     let local: Vec<_> = asked.set.iter().filter(now).cloned().collect();
-    done = done.and(set::store_props(pool, tx, ds, &local));
+    if set::store_props(pool, tx, ds, &local).is_err() {
+        // Together they do not fit: those that fit alone are stored.
+        for one in local {
+            let r = set::store_props(pool, tx, ds, std::slice::from_ref(&one));
+            match r {
+                Err(e) if matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
+                    failed.push((one.0, e));
+                }
+                r => done = done.and(r),
+            }
+        }
+    }
     if !early {
         let locations = [
             asked.crypt.keylocation.clone(),
@@ -568,6 +586,16 @@ fn store(
         }
     }
     done
+}
+
+/// Tells of properties that could not be set.
+fn warn(run: &mut Run, target: &Target, failed: Unset) {
+    for (name, e) in failed {
+        let fs = &target.fs;
+        let why = datasets::plain(e, fs).message;
+        let text = format!("cannot receive {name} property on {fs}: {why}");
+        run.warnings.push(text);
+    }
 }
 
 /// What the package and the command line say, as far as it waits for the data.
@@ -596,7 +624,7 @@ impl Late {
 
     /// Stores it, in the txg in which the snapshot `fs@snap` appears: nobody sees the snapshot without its holds, and no
     /// export or crash comes in between.
-    fn store(&self, pool: &pool::Pool, tx: &dmu::Tx, fs: &str, snap: &str) -> Result<()> {
+    fn store(&self, pool: &pool::Pool, tx: &dmu::Tx, fs: &str, snap: &str) -> Result<Unset> {
         let ds = pool.dsl.dataset(fs)?;
         let snap = pool.dsl.dataset(&format!("{fs}@{snap}"))?;
         // The holds first: what fails must not cost them.
@@ -605,16 +633,20 @@ impl Late {
                 pool.dsl.hold(tx, &snap, tag, false)?;
             }
         }
-        let store = |early| store(pool, tx, &ds, self.props.as_ref(), &self.asked, early);
+        let mut failed = Unset::new();
+        let mut store = |early| {
+            let props = self.props.as_ref();
+            store(pool, tx, &ds, props, &self.asked, early, &mut failed)
+        };
         let mut done = match self.all {
             true => store(true),
             false => Ok(()),
         };
         done = done.and(store(false));
-        match &self.snap_props {
-            Some(p) => done.and(set::store_received(pool, tx, &snap, p, true, &[])),
-            None => done,
+        if let Some(p) = &self.snap_props {
+            done = done.and(set::store_received(pool, tx, &snap, p, true, &[]));
         }
+        done.map(|()| failed)
     }
 }
 
@@ -692,7 +724,7 @@ fn fill<R: Read>(
     let synced = entry.pool.sync().map(drop);
     let done = applied
         .and(synced)
-        .map_err(|e| words::stream(target.what, &e))
+        .map_err(|e| words::into(target.what, &target.fs, &e))
         .and_then(|()| {
             let filled = Filled {
                 ds: &ds,
@@ -725,7 +757,7 @@ fn finish(
     // A forced export holds the gate while it waits for this stream to end.
     let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     let _names = entry.names.write();
-    let fail = |e: Error| words::stream(target.what, &e);
+    let fail = |e: Error| words::into(target.what, &target.fs, &e);
     let mut mounted = None;
     if let Some(head) = &target.head {
         entry.close_in_ctldirs(head.object());
@@ -741,9 +773,12 @@ fn finish(
         }
         _ => end_in_txg(run, entry, begin, target, filled).map_err(fail)?,
     };
-    if let Err(e) = dressed {
-        run.warnings
-            .push(format!("cannot receive properties on {}: {e}", target.fs));
+    match dressed {
+        Ok(failed) => warn(run, target, failed),
+        Err(e) => {
+            let text = format!("cannot receive properties on {}: {e}", target.fs);
+            run.warnings.push(text);
+        }
     }
     if let Ok(ds) = entry.pool.dsl.dataset(&target.fs) {
         set::refresh(entry, &[ds]);
@@ -761,7 +796,7 @@ fn end_in_txg(
     begin: &Begin,
     target: &Target,
     filled: &Filled<'_>,
-) -> Result<Result<()>> {
+) -> Result<Result<Unset>> {
     let sealed = filled.sealed.cloned();
     if let Some(head) = &target.head {
         destroy::free_log(entry, head)?;

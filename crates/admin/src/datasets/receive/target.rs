@@ -226,7 +226,8 @@ pub(super) fn find_target(
         if let Some(found) = there.snapshot_named(&snap).map_err(internal)? {
             let later = found.phys().creation_txg > base.phys().creation_txg;
             if !(later && run.r.force) {
-                return refuse(Kind::Exists, format!("destination '{fs}@{snap}' exists"));
+                let why = format!("cannot restore to {fs}@{snap}: destination already exists");
+                return Err(ApiError::sentence(Kind::Exists, why));
             }
         }
     }
@@ -345,12 +346,16 @@ pub(super) fn full_onto(
     }
     let now = entry.objset_type(there).map_err(errors::answer)?;
     let is_volume = u64::from(begin.objset_type) == os_type::ZVOL;
-    if is_volume != (now == os_type::ZVOL)
-        || is_volume && !there.dir().children().map_err(errors::answer)?.is_empty()
-    {
+    let children = there.dir().children().map_err(errors::answer)?;
+    if let Some(child) = children.first().filter(|_| is_volume) {
+        let child = child.full_name();
+        let why = format!("destination has children (eg. {child})\ncannot overwrite with a ZVOL");
+        return refuse(Kind::Exists, why);
+    }
+    if is_volume != (now == os_type::ZVOL) {
         return refuse(
             Kind::Invalid,
-            format!("destination '{fs}' is of another type, or has children"),
+            format!("destination '{fs}' is of another type\nmust destroy it to overwrite it"),
         );
     }
     Ok(())
@@ -385,16 +390,16 @@ pub(super) fn incremental_onto(
         return refuse(Kind::NotPermitted, protected(fs));
     }
     if !run.r.force {
-        if younger {
-            return refuse(
-                Kind::TextBusy,
-                format!("most recent snapshot of {fs} does not\nmatch incremental source"),
-            );
-        }
         if modified {
             return refuse(
                 Kind::TextBusy,
                 format!("destination {fs} has been modified\nsince most recent snapshot"),
+            );
+        }
+        if younger {
+            return refuse(
+                Kind::TextBusy,
+                format!("most recent snapshot of {fs} does not\nmatch incremental source"),
             );
         }
     }
@@ -428,10 +433,9 @@ pub(super) fn origin(
     if let Some(name) = &run.r.origin {
         let snap = exists(entry, name)?.filter(|s| s.is_snapshot());
         let Some(snap) = snap else {
-            return Err(words::sentence(
+            return Err(words::plain(
                 Kind::NotFound,
-                what,
-                format!("local origin for clone {name} does not exist"),
+                format!("specified origin fs ({name}) does not exist"),
             ));
         };
         let freed = begin.flags & begin_flag::FREERECORDS != 0;
@@ -554,9 +558,9 @@ pub(super) fn parent_of(entry: &PoolEntry, target: &Target) -> Answer<Arc<Datase
         return Err(words::sentence(
             Kind::NotFound,
             target.what,
-            format!("destination '{}' does not exist", target.fs),
+            "unable to restore to destination",
         )
-        .detail(format!("parent '{up}' does not exist")));
+        .detail(format!("cannot open '{up}': dataset does not exist")));
     };
     match entry.objset_type(&parent).map_err(errors::answer)? {
         os_type::ZFS => Ok(parent),

@@ -32,11 +32,23 @@ pub fn features(begin: &Begin) -> Result<(), ApiError> {
         return Err(plain(
             Kind::Unsupported,
             format!(
-                "stream has unsupported feature, feature flags = {more:x} (unknown: {more:#x})"
+                "stream has unsupported feature, feature flags = {:x} (unknown flags = {more:x})",
+                begin.features
             ),
         ));
     }
     Ok(())
+}
+
+/// What came in the way of a stream into a dataset.
+pub fn into(what: &str, fs: &str, e: &Error) -> ApiError {
+    match e.kind {
+        Kind::Quota => {
+            let why = format!("destination {fs} space quota exceeded.");
+            sentence(e.kind, what, why)
+        }
+        _ => stream(what, e),
+    }
 }
 
 /// What was wrong with a stream, or came in its way.

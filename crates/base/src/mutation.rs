@@ -80,6 +80,12 @@ pub enum Mutation {
     RollbackTakesBelow,
     /// A rebuild ends when it has copied a part.
     RebuildEndsEarly,
+    /// A rebuild leaves out the last allocated range of each metaslab.
+    RebuildSkipsLastRange,
+    /// What fills up the columns of a dRAID is not written, though parity counts it as zeros.
+    PaddingUnwritten,
+    /// A resilver passes over the blocks that only a distributed spare lacks.
+    SpareUnresilvered,
     /// Of a livelist that is freed in part, the FREEs are forgotten whose ALLOCs are still to come.
     LivelistForgetsFrees,
     /// A block of a raw stream gets the salt, IV and MAC of the block before it.
@@ -95,7 +101,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 44] = [
+pub const MUTATIONS: [Mutation; 47] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -134,6 +140,9 @@ pub const MUTATIONS: [Mutation; 44] = [
     Mutation::UpgradeWithoutTables,
     Mutation::RollbackTakesBelow,
     Mutation::RebuildEndsEarly,
+    Mutation::RebuildSkipsLastRange,
+    Mutation::PaddingUnwritten,
+    Mutation::SpareUnresilvered,
     Mutation::LivelistForgetsFrees,
     Mutation::RawSealStale,
     Mutation::DnodeSealKept,

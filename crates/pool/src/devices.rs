@@ -2,12 +2,13 @@
 
 use crate::indirect::Removed;
 use crate::scan::BlockQueue;
+use base::mutation::{mutated, Mutation};
 use base::{Kind, Result, Txg};
 use disk::Dva;
 use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use vdev::{BadLeaf, Fault, ReadOutcome, ReadReq, VdevTree, WriteBatch};
+use vdev::{BadLeaf, Fault, ReadOutcome, ReadReq, Vdev, VdevKind, VdevTree, WriteBatch};
 use zio::{Allocator, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
 
 fn gcd(mut a: usize, mut b: usize) -> usize {
@@ -193,6 +194,9 @@ impl Devices for TreeDevices {
         };
         let holders = top.dtl_holders().into_iter();
         let lacking = holders.filter(|l| l.state().usable() && l.dtl_contains(birth));
+        let passed =
+            |l: &Arc<Vdev>| l.kind() == VdevKind::Dspare && mutated(Mutation::SpareUnresilvered);
+        let lacking = lacking.filter(|l| !passed(l));
         lacking.map(|l| l.guid()).collect()
     }
 

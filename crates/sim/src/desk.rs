@@ -6,14 +6,16 @@ use crate::rights;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{create, mount, permissions, receive, send, set, snapshots};
+use admin::pools::agent::Agent;
 use admin::{pools, Admin, PoolEntry};
 use api::{
-    Change, DatasetCreate, Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport,
-    PoolScrub, ScrubAction, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
+    Change, DatasetCreate, Delegate, Delegation, DeviceAttach, ImportScan, Peer, PoolCreate,
+    PoolImport, PoolScrub, ScrubAction, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
 };
+use base::sync::MutexExt;
 use base::{Kind, Result};
 use disk::props;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use stream::Image;
 use vdev::GroupKind;
 
@@ -25,6 +27,7 @@ pub fn place(fs: &str) -> String {
 /// One process's administration.
 pub struct Desk {
     admin: Arc<Admin>,
+    agent: Mutex<Agent>,
 }
 
 impl Desk {
@@ -34,6 +37,7 @@ impl Desk {
         let door = MemoryDoor::default();
         Desk {
             admin: Admin::new(env, settings, Arc::new(door), Arc::new(process)),
+            agent: Mutex::default(),
         }
     }
 
@@ -64,6 +68,16 @@ impl Desk {
             GroupKind::Mirror => vec![group(VdevKind::Mirror)],
             GroupKind::Raidz { nparity } => vec![group(VdevKind::Raidz {
                 parity: nparity as u8,
+            })],
+            GroupKind::Draid {
+                nparity,
+                ndata,
+                nspares,
+            } => vec![group(VdevKind::Draid {
+                parity: nparity as u8,
+                data: ndata as u8,
+                children: l.disks as u8,
+                spares: nspares as u8,
             })],
             _ => data(),
         };
@@ -128,6 +142,30 @@ impl Desk {
             }
         };
         done.map_err(told)
+    }
+
+    /// `zpool replace POOL DISK SPARE`, with a distributed spare; sequentially with `-s`.
+    pub fn spare(&self, disk: usize, spare: u64, sequential: bool) -> Result<()> {
+        let top = self.pool()?.tree.tops().first().map(|t| (t.kind(), t.id()));
+        let Some((vdev::VdevKind::Draid { nparity, .. }, id)) = top else {
+            return Err(Kind::Unsupported.into());
+        };
+        let ask = DeviceAttach {
+            pool: POOL.into(),
+            device: path(disk),
+            new: Some(format!("draid{nparity}-{id}-{spare}")),
+            replace: true,
+            sequential,
+            command: format!("zpool replace {POOL}"),
+            ..DeviceAttach::default()
+        };
+        pools::devices::attach(&self.admin, ROOT, &ask).map_err(told)
+    }
+
+    /// What the fault agent does by itself.
+    pub fn look(&self) -> Result<()> {
+        self.agent.acquire().look(&self.admin, &self.entry()?);
+        Ok(())
     }
 
     /// `zpool export`

@@ -53,6 +53,22 @@ const KINDS: [(&str, u64); 30] = [
 /// Lines in a thousand that change a device or begin, pause and end scans, where devices may fail or lie idle.
 const DEVICES: u64 = 40;
 
+/// The same on a dRAID, where there is more to change.
+const DRAID_DEVICES: u64 = 90;
+
+/// dRAIDs that are simulated: parity, data columns of a group, distributed spares, devices. In some all rows of a slice belong to
+/// one group, in others groups end in the middle of a row.
+const DRAIDS: [(usize, u64, u64, usize); 8] = [
+    (1, 2, 1, 5),
+    (1, 2, 1, 6),
+    (1, 2, 1, 4),
+    (1, 3, 2, 7),
+    (1, 2, 2, 5),
+    (2, 2, 1, 6),
+    (2, 3, 1, 6),
+    (3, 2, 1, 6),
+];
+
 /// Lines in a thousand from which on all devices refuse something, in every second seed.
 const REFUSALS: u64 = 30;
 
@@ -109,6 +125,8 @@ pub struct Generator {
     /// Devices that may fail, and how often in a thousand operations they do.
     sick: usize,
     faults: u64,
+    /// Distributed spares.
+    spares: u64,
     /// Devices that may be put in the place of those, and fail then: from the first up to the last.
     bench: (usize, usize),
     max_file: u64,
@@ -116,8 +134,35 @@ pub struct Generator {
     snaps: Cell<u64>,
 }
 
-/// The pool a seed begins with.
+/// The pool a seed begins with. One in eight is a dRAID.
 pub fn layout(seed: u64) -> Layout {
+    // Of dice of its own, so that the others are the ones they were before.
+    match SeededRng::new(seed ^ 0xd749).below(8) {
+        0 => draid(seed),
+        _ => plain(seed),
+    }
+}
+
+/// The same, if it is to be a dRAID.
+pub fn draid(seed: u64) -> Layout {
+    let rng = SeededRng::new(seed ^ 0xd4a2);
+    let (nparity, ndata, nspares, disks) = DRAIDS[rng.below(DRAIDS.len() as u64) as usize];
+    Layout {
+        kind: GroupKind::Draid {
+            nparity,
+            ndata,
+            nspares,
+        },
+        disks,
+        // From 128 MiB on metaslabs are so large that groups end within them.
+        size: [64, 96, 128, 128][rng.below(4) as usize] * MIB,
+        edges: rng.below(3) != 0,
+        bench: [0, 1, 1, 2][rng.below(4) as usize],
+        ..plain(seed)
+    }
+}
+
+fn plain(seed: u64) -> Layout {
     let rng = SeededRng::new(seed ^ 0x1a40);
     let raidz = |nparity| GroupKind::Raidz { nparity };
     let (kind, disks) = match rng.below(12) {
@@ -226,7 +271,12 @@ impl Generator {
             weights,
             epoch,
             since: 0,
-            sick: rng.below(spare + 1) as usize,
+            sick: match (rng.below(spare + 1), seed % 4, layout.spares()) {
+                // Most dRAIDs have something to do for their spares.
+                (0, 1.., 1..) => 1,
+                (n, _, _) => n as usize,
+            },
+            spares: layout.spares(),
             bench: (layout.devices() - layout.bench, layout.devices()),
             faults: [0, 10, 30][rng.below(3) as usize],
             max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
@@ -256,7 +306,11 @@ impl Generator {
             return self.fault();
         }
         // Of dice of its own, so that what comes between is what it was before.
-        if self.devices() > 0 && self.dice.below(1000) < DEVICES {
+        if self.spares > 0 {
+            if self.devices() > 0 && self.dice.below(1000) < DRAID_DEVICES {
+                return self.draid_device();
+            }
+        } else if self.devices() > 0 && self.dice.below(1000) < DEVICES {
             return self.device();
         }
         if let Some(op) = self.refusal() {
@@ -345,6 +399,38 @@ impl Generator {
             }
             9..=11 => return Op::Scan(Scan::Finish),
             12..=13 => return Op::Scan(Scan::Scrub),
+            _ => {
+                let scans = [Scan::Pause, Scan::Stop, Scan::Resilver, Scan::Errors];
+                return Op::Scan(scans[below(4) as usize]);
+            }
+        };
+        Op::Device { disk, change }
+    }
+
+    /// The same on a dRAID: spares come and go as well.
+    fn draid_device(&self) -> Op {
+        let below = |n| self.dice.below(n);
+        let disk = self.any_device();
+        let change = match below(24) {
+            0..=2 => Change::Offline,
+            3..=5 => Change::Online,
+            6 => Change::Detach,
+            7 => Change::DetachSpare,
+            8 => Change::Spare(below(self.spares)),
+            9..=11 => Change::SpareInOrder(below(self.spares)),
+            12 => Change::Replace(self.any_device()),
+            13..=14 => Change::ReplaceInOrder(self.any_device()),
+            15..=17 => return Op::Look,
+            18..=20 => return Op::Scan(Scan::Finish),
+            21 => return Op::Scan(Scan::Scrub),
+            22 if disk >= self.bench.0 => {
+                let fault = match below(3) {
+                    0 => Fault::Rot(1 + below(100), self.dice.next() >> 32),
+                    1 => Fault::Dead,
+                    _ => Fault::Over,
+                };
+                return Op::Fault { disk, fault };
+            }
             _ => {
                 let scans = [Scan::Pause, Scan::Stop, Scan::Resilver, Scan::Errors];
                 return Op::Scan(scans[below(4) as usize]);

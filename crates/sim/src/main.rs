@@ -4,6 +4,7 @@
 use sim::alike::AUDIT;
 use sim::check::Care;
 use sim::foreign::Foreign;
+use sim::gen;
 use sim::points::{self, Count, Effort};
 use sim::trace::{self, Extra, Trace};
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ usage: cargo xtask sim [OPTION]...
   --minutes M     fresh seeds for M minutes
   --steps N       operations per seed (300)
   --images N      further images judged at each power cut of a seed or a trace (30)
+  --draid         seeds on dRAIDs only; with --points: scripts on dRAIDs only
   --shrink        cut a failing trace down to a small one and write it to sim-SEED.txt
   --replay FILE   run a trace
   --points        crash points of all scripts on all layouts, once; with --minutes: again and again
@@ -45,6 +47,7 @@ struct Options {
     soak: bool,
     points: bool,
     shrink: bool,
+    draid: bool,
     print: bool,
     replay: Option<PathBuf>,
     steps: usize,
@@ -108,6 +111,7 @@ fn options(args: &[String]) -> Result<Options, String> {
             "--keep" => o.keep = Some(PathBuf::from(value()?)),
             "--replay" => o.replay = Some(PathBuf::from(value()?)),
             "--shrink" => o.shrink = true,
+            "--draid" => o.draid = true,
             "--points" => o.points = true,
             "--print" => o.print = true,
             _ => return Err(format!("unknown option '{a}'")),
@@ -183,7 +187,11 @@ fn run(o: &Options) -> Result<u64, String> {
     };
     while seed < last && go_on() {
         if !o.points {
-            let ran = trace::run_seed(seed, o.steps, &extra);
+            let layout = match o.draid {
+                true => gen::draid(seed),
+                false => gen::layout(seed),
+            };
+            let ran = trace::run_on(layout, seed, o.steps, &extra);
             report(o, &extra, &mut t, &ran);
         }
         if o.points || o.soak {
@@ -247,8 +255,9 @@ fn report(o: &Options, extra: &Extra, t: &mut Total, ran: &trace::Ran) {
         Some(p) => format!(" --zdb {} --zdb-every {}", p.display(), o.zdb_every),
         None => String::new(),
     };
+    let draid = if o.draid { " --draid" } else { "" };
     println!(
-        "  again: cargo xtask sim --seed {seed} --steps {} --images {}{zdb} --shrink",
+        "  again: cargo xtask sim{draid} --seed {seed} --steps {} --images {}{zdb} --shrink",
         o.steps, o.images
     );
     if o.shrink {
@@ -282,7 +291,8 @@ fn points(
         audit: AUDIT,
         foreign,
     };
-    let layouts = points::layouts();
+    let mut layouts = points::layouts();
+    layouts.retain(|l| !o.draid || l.spares() > 0);
     let n = points::SCRIPTS.len() * layouts.len();
     let all = if o.soak { 1 } else { n };
     for i in 0..all {

@@ -260,6 +260,8 @@ pub enum Op {
     Reimport,
     /// A scrub or resilver is begun, paused, stopped, or comes to its end.
     Scan(Scan),
+    /// The fault agent looks at the devices once, as it does every few seconds.
+    Look,
     /// A device of the tree is taken out, brought back, detached, attached or put in the place of another.
     Device {
         disk: usize,
@@ -293,6 +295,11 @@ pub enum Change {
     /// The same two, filled by a sequential rebuild.
     AttachInOrder,
     ReplaceInOrder(usize),
+    /// The distributed spare of that number stands in for it, filled by a resilver or by a sequential rebuild.
+    Spare(u64),
+    SpareInOrder(u64),
+    /// The distributed spare that stands in for it is detached.
+    DetachSpare,
 }
 
 /// A scan.
@@ -331,6 +338,9 @@ impl fmt::Display for Change {
         f.write_str(match self {
             Change::Replace(of) => return write!(f, "replace {of}"),
             Change::ReplaceInOrder(of) => return write!(f, "replace-s {of}"),
+            Change::Spare(n) => return write!(f, "spare {n}"),
+            Change::SpareInOrder(n) => return write!(f, "spare-s {n}"),
+            Change::DetachSpare => "detach-spare",
             Change::AttachInOrder => "attach-s",
             Change::Offline => "offline",
             Change::Online => "online",
@@ -454,6 +464,7 @@ impl fmt::Display for Op {
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
             Scan(what) => write!(f, "scan {what}"),
+            Look => write!(f, "look"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
             Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
             Refuse(line) => line.fmt(f),
@@ -507,6 +518,9 @@ impl Words<'_> {
             "attach" => Ok(Change::Attach),
             "replace" => Ok(Change::Replace(self.num()?)),
             "attach-s" => Ok(Change::AttachInOrder),
+            "spare" => Ok(Change::Spare(self.num()?)),
+            "spare-s" => Ok(Change::SpareInOrder(self.num()?)),
+            "detach-spare" => Ok(Change::DetachSpare),
             "replace-s" => Ok(Change::ReplaceInOrder(self.num()?)),
             other => Err(format!("no change of a device: {other}")),
         }
@@ -580,6 +594,7 @@ impl Words<'_> {
             "device" => self.device()?,
             "refuse" => Op::Refuse(Refuse::parse(&mut || self.word())?),
             "scan" => Op::Scan(self.scan()?),
+            "look" => Op::Look,
             "fault" => Op::Fault {
                 disk: self.num()?,
                 fault: self.fault()?,

@@ -128,6 +128,12 @@ pub const SCRIPTS: [Script; 15] = [
     },
 ];
 
+const DRAID: GroupKind = GroupKind::Draid {
+    nparity: 1,
+    ndata: 2,
+    nspares: 1,
+};
+
 /// Layouts scripts are run on.
 pub fn layouts() -> Vec<Layout> {
     let small = |kind, disks, ashift| Layout {
@@ -150,6 +156,10 @@ pub fn layouts() -> Vec<Layout> {
             recordsize: 4096,
             early: true,
             ..small(GroupKind::Raidz { nparity: 2 }, 4, 9)
+        },
+        Layout {
+            edges: true,
+            ..small(DRAID, 5, 9)
         },
     ]
 }

@@ -43,6 +43,8 @@ pub struct Layout {
     pub projects: bool,
     /// Whole blocks are written before their txg closes, once the file system is mounted.
     pub early: bool,
+    /// Space right before the ends of metaslabs, and of the groups of a dRAID, is used first once the file system is mounted.
+    pub edges: bool,
 }
 
 impl Layout {
@@ -61,6 +63,7 @@ impl Layout {
             eager: false,
             projects: false,
             early: false,
+            edges: false,
         }
     }
 
@@ -69,8 +72,23 @@ impl Layout {
         match self.kind {
             GroupKind::Single => 0,
             GroupKind::Mirror => self.disks - 1,
-            GroupKind::Raidz { nparity } => nparity,
+            GroupKind::Raidz { nparity } | GroupKind::Draid { nparity, .. } => nparity,
+        }
+    }
+
+    /// Distributed spares.
+    pub fn spares(&self) -> u64 {
+        match self.kind {
+            GroupKind::Draid { nspares, .. } => nspares,
             _ => 0,
+        }
+    }
+
+    /// Bytes of a group of a dRAID, or of a metaslab of another layout.
+    fn group_bytes(&self) -> u64 {
+        match self.kind {
+            GroupKind::Draid { nparity, ndata, .. } => (nparity as u64 + ndata) * vdev::draid::ROW,
+            _ => 1 << 24,
         }
     }
 
@@ -226,6 +244,8 @@ pub fn tune(pool: &Pool, l: &Layout) {
         pool.space.set_largest(n);
     }
     pool.space.set_eager(l.eager);
+    pool.space
+        .set_edges(if l.edges { l.group_bytes() } else { 0 });
     if l.early {
         pool.dmu.set_early(4096, 16 << 10);
         pool.keep_streams(false);

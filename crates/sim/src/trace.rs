@@ -64,7 +64,11 @@ impl fmt::Display for Layout {
             GroupKind::Single => "single".to_string(),
             GroupKind::Mirror => "mirror".to_string(),
             GroupKind::Raidz { nparity } => format!("raidz{nparity}"),
-            other => format!("{other:?}"),
+            GroupKind::Draid {
+                nparity,
+                ndata,
+                nspares,
+            } => format!("draid{nparity}:{ndata}d:{nspares}s"),
         };
         write!(
             f,
@@ -92,11 +96,27 @@ impl fmt::Display for Layout {
         if self.early {
             write!(f, " early 1")?;
         }
+        if self.edges {
+            write!(f, " edges 1")?;
+        }
         if let Some(n) = self.splinters {
             write!(f, " splinters {n}")?;
         }
         Ok(())
     }
+}
+
+/// A dRAID as layouts write it, without the number of devices: `draid2:3d:1s`.
+fn draid(word: &str) -> Option<GroupKind> {
+    let mut parts = word.strip_prefix("draid")?.split(':');
+    let nparity = parts.next()?.parse().ok()?;
+    let mut number = |unit: char| parts.next()?.strip_suffix(unit)?.parse().ok();
+    let (ndata, nspares) = (number('d')?, number('s')?);
+    parts.next().is_none().then_some(GroupKind::Draid {
+        nparity,
+        ndata,
+        nspares,
+    })
 }
 
 impl FromStr for Layout {
@@ -113,7 +133,7 @@ impl FromStr for Layout {
             "raidz1" => GroupKind::Raidz { nparity: 1 },
             "raidz2" => GroupKind::Raidz { nparity: 2 },
             "raidz3" => GroupKind::Raidz { nparity: 3 },
-            w => return Err(bad(w)),
+            w => draid(w).ok_or_else(|| bad(w))?,
         };
         let mut l = Layout::new(kind, disks.parse().map_err(|_| bad(disks))?);
         for pair in words[2..].chunks(2) {
@@ -132,6 +152,7 @@ impl FromStr for Layout {
                 "eager" => l.eager = n != 0,
                 "projects" => l.projects = n != 0,
                 "early" => l.early = n != 0,
+                "edges" => l.edges = n != 0,
                 "splinters" => l.splinters = Some(n),
                 w => return Err(bad(w)),
             }
@@ -215,7 +236,11 @@ fn drive(
 
 /// `steps` operations drawn from a seed, and a power cut at the end.
 pub fn run_seed(seed: u64, steps: usize, extra: &Extra) -> Ran {
-    let layout = gen::layout(seed);
+    run_on(gen::layout(seed), seed, steps, extra)
+}
+
+/// The same on some layout.
+pub fn run_on(layout: Layout, seed: u64, steps: usize, extra: &Extra) -> Ran {
     let mut g = Generator::new(seed, &layout);
     let mut n = 0;
     drive(seed, layout, extra, &mut |w| {

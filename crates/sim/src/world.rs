@@ -249,6 +249,7 @@ impl World {
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Device { disk, change } => self.device(*disk, *change),
+            Op::Look => self.look(),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Refuse(line) => self.refuse(*line),
             Op::Scan(what) => return self.scan(*what),

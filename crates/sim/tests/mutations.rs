@@ -837,3 +837,58 @@ fn a_version_without_its_tables_is_found() {
     ];
     found(Mutation::UpgradeWithoutTables, &|_| descent(&lines));
 }
+
+/// A dRAID with one distributed spare. The first blocks lie before the ends of metaslabs and groups, and reach over them.
+fn draid() -> Layout {
+    let kind = GroupKind::Draid {
+        nparity: 1,
+        ndata: 2,
+        nspares: 1,
+    };
+    Layout {
+        size: 128 * MIB,
+        edges: true,
+        ..Layout::new(kind, 5)
+    }
+}
+
+/// The spare stands in for a disk by a sequential rebuild, and other disks are taken away. The scrub behind the rebuild must find
+/// nothing to repair.
+#[test]
+fn a_rebuild_of_a_draid_that_leaves_out_the_ends_of_metaslabs_is_found() {
+    let lines = "create . a 644\nwrite . a 0 690000 2\nsync\ndevice 1 offline\ndevice 1 spare-s 0\nscan finish";
+    found(Mutation::RebuildSkipsLastRange, &|_| {
+        timed(draid(), lines, 0..1)
+    });
+}
+
+/// On space that was used before.
+#[test]
+fn columns_of_a_draid_that_are_not_filled_up_are_found() {
+    let lines = "create . a 644\nwrite . a 0 690000 2\nsync\nunlink . a\nrelease\nsync\nsync\nsync\nsync\nset . recordsize 4096\n\
+                 create . b 644\nwrite . b 0 690000 3\nsync\ndevice 1 offline\ndevice 1 spare-s 0\nscan finish";
+    let l = Layout {
+        recordsize: 16 << 10,
+        ashift: 12,
+        ..draid()
+    };
+    found(Mutation::PaddingUnwritten, &|_| timed(l, lines, 0..1));
+}
+
+#[test]
+fn a_resilver_that_passes_over_what_only_a_spare_lacks_is_found() {
+    let lines = "create . a 644\nwrite . a 0 690000 2\nsync\ndevice 1 spare 0\nscan finish";
+    found(Mutation::SpareUnresilvered, &|_| {
+        timed(draid(), lines, 0..1)
+    });
+}
+
+#[test]
+fn a_distributed_spare_that_lacks_a_txg_more_than_it_knows_is_found() {
+    let l = Layout {
+        early: true,
+        ..draid()
+    };
+    let lines = "create . a 644\nwrite . a 0 690000 2\ndevice 1 spare 0\nscan finish";
+    found(Mutation::AttachedTxgTooFew, &|_| timed(l, lines, 0..1));
+}

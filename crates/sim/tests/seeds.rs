@@ -4,6 +4,7 @@
 use sim::alike::AUDIT;
 use sim::check::Care;
 use sim::foreign::Foreign;
+use sim::gen;
 use sim::points::{self, Count, Effort};
 use sim::trace::{self, Extra, Ran, Trace};
 use sim::world::World;
@@ -119,6 +120,62 @@ fn disks_of_a_mirror_that_refuse_at_any_moment_cost_nothing() {
 #[test]
 fn disks_of_raidz_that_refuse_at_any_moment_cost_nothing() {
     refused("raidz1 3");
+}
+
+/// Seeds on dRAIDs, of which the spares stand in for disks that fail.
+#[test]
+fn seeds_on_draids() {
+    let mut images = 0;
+    for seed in 400..408 {
+        let r = trace::run_on(gen::draid(seed), seed, 80, &Extra::default());
+        fine(&r);
+        let text = r.trace.to_string();
+        assert_eq!(text.parse::<Trace>().unwrap(), r.trace);
+        images += r.counts.images;
+    }
+    assert!(images > 8, "{images} images");
+}
+
+/// Seeds that are none mean what they meant before there were any; of the others one in eight is a dRAID.
+#[test]
+fn one_seed_in_eight_is_a_draid() {
+    let draids = (1000..1800).filter(|seed| gen::layout(*seed).spares() > 0);
+    let draids = draids.count();
+    assert!((70..130).contains(&draids), "{draids} of 800");
+    for seed in (1..5)
+        .chain([7, 66])
+        .chain(100..104)
+        .chain(200..204)
+        .chain(300..316)
+    {
+        assert_eq!(gen::layout(seed).spares(), 0, "seed {seed}");
+    }
+}
+
+/// A disk of a dRAID dies, the agent lets the spare stand in for it, which is filled over power cuts; a new disk comes, and the
+/// spare goes; the same by command, with the disk coming back.
+#[test]
+fn a_distributed_spare_comes_and_goes() {
+    for (layout, edges) in [
+        ("draid1:2d:1s 5", 0),
+        ("draid2:3d:1s 6", 1),
+        ("draid1:2d:1s 4", 1),
+    ] {
+        let text = format!(
+            "seed 1\nlayout {layout} ashift 9 size 134217728 recordsize 16384 bench 1 edges {edges}\n\
+             create . a 644\nwrite . a 0 900000 2\nsync\nfault 1 dead\nwrite . a 900000 90000 3\nsync\n\
+             look\nsync\nsync\ncut 300 Some 4\nlook\nfault 1 dead\nlook\nsync\ncut 0 Torn 5\nlook\n\
+             scan finish\nread . a\nreimport\nlook\nscan finish\nread . a\n\
+             device {bench} replace-s 1\nwrite . a 0 50000 6\nsync\ncut 0 Kept 7\nscan finish\nread . a\n\
+             device 0 offline\nwrite . a 300000 70000 8\ndevice 0 spare-s 0\nsync\ncut 500 Some 9\n\
+             device 0 spare 0\nscan finish\nscan scrub\nscan finish\ndevice 0 online\nwrite . a 0 9000 9\n\
+             scan finish\nread . a\nreimport\nscan scrub\nscan finish\nread . a\n",
+            bench = layout.chars().last().unwrap(),
+        );
+        let r = trace::replay(&text.parse().unwrap(), &Extra::images(25));
+        fine(&r);
+        assert_eq!(r.counts.refused, 0, "{layout}");
+    }
 }
 
 /// Seeds in which all devices refuse now and then.

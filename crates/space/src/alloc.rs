@@ -86,7 +86,7 @@ impl Inner {
 
     fn try_pot(&mut self, pot: Pot, req: &AllocReq<'_>) -> Result<Option<Tried>> {
         let embedded = pot == Pot::EmbeddedLog;
-        let (largest, eager) = (self.largest, self.eager);
+        let (largest, eager, edges) = (self.largest, self.eager, self.edges);
         let vdevs: Vec<u64> = self
             .tops
             .iter()
@@ -124,7 +124,7 @@ impl Inner {
                 if asize > largest {
                     continue;
                 }
-                match top.place(embedded, asize, stream, copy, &others, eager) {
+                match top.place(embedded, asize, (stream, copy), &others, (eager, edges)) {
                     Placed::At(ms, offset) => {
                         let e = Extent {
                             vdev,

@@ -162,6 +162,12 @@ impl FreeMap {
         Some(at)
     }
 
+    /// Takes `size` bytes from the first range that has them at or after `from`, if there is one near.
+    pub fn alloc_from(&mut self, from: u64, size: u64) -> Option<u64> {
+        let at = self.first_fit(from, size).filter(|_| size > 0)?;
+        self.take(at, at + size).then_some(at)
+    }
+
     fn first_fit(&self, from: u64, size: u64) -> Option<u64> {
         if let Some((_, e)) = self.at_or_before(from) {
             if e >= from && e - from >= size {

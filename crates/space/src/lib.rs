@@ -159,6 +159,8 @@ pub(crate) struct Inner {
     largest: u64,
     /// Freed ranges are reused as soon as possible; see [`Space::set_eager`].
     eager: bool,
+    /// What lies before multiples of so many bytes is taken first, unless 0; see [`Space::set_edges`].
+    edges: u64,
 }
 
 impl Inner {
@@ -244,6 +246,7 @@ impl Space {
                 last_synced: Txg::NONE,
                 rotors: Default::default(),
                 largest: u64::MAX,
+                edges: 0,
                 eager: false,
             }),
             loaded: Condvar::new(),
@@ -476,6 +479,12 @@ impl Space {
     /// allowed. For tests that look for space reused too early.
     pub fn set_eager(&self, on: bool) {
         self.lock().eager = on;
+    }
+
+    /// From now on a metaslab is filled from shortly before the first multiple of `bytes` bytes in it, or from shortly before its
+    /// end if there is none. 0: as usual. For tests of blocks that cross the groups of a dRAID, or end with a metaslab.
+    pub fn set_edges(&self, bytes: u64) {
+        self.lock().edges = bytes;
     }
 
     /// Finds and takes space. `Kind::NoSpace` when no vdev of the class (or of those it falls back

@@ -4,6 +4,9 @@ use crate::freemap::FreeMap;
 use base::{bail, Error, RangeSet, Result, Txg};
 use std::collections::{BTreeMap, VecDeque};
 
+/// How far before a multiple [`Ms::edge`] is, bytes: a few records.
+const BEFORE_EDGE: u64 = 256 << 10;
+
 /// Free segments per power of two of their length in bytes.
 pub(crate) type Hist = [u64; 64];
 
@@ -109,6 +112,16 @@ impl Ms {
             hist_hint: None,
             last_used: Txg::NONE,
         }
+    }
+
+    /// Shortly before the first multiple of `bytes` within the metaslab, or before its end: a multiple of `align`. None if `bytes`
+    /// is 0.
+    pub fn edge(&self, bytes: u64, align: u64) -> Option<u64> {
+        let over = (self.start / bytes.max(1))
+            .saturating_add(1)
+            .saturating_mul(bytes);
+        let edge = over.min(self.end).saturating_sub(BEFORE_EDGE) / align * align;
+        (bytes > 0).then_some(edge.max(self.start))
     }
 
     /// Bytes that the metaslab covers.

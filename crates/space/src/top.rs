@@ -187,16 +187,17 @@ impl Top {
     }
 
     /// Picks and takes `size` bytes for copy `copy` of stream `stream`. `others`: where the earlier
-    /// copies of the block lie on this vdev.
+    /// copies of the block lie on this vdev. `eager`, `edges`: see [`crate::Space::set_eager`],
+    /// [`crate::Space::set_edges`].
     pub fn place(
         &mut self,
         embedded: bool,
         size: u64,
-        stream: usize,
-        copy: usize,
+        (stream, copy): (usize, usize),
         others: &[u64],
-        eager: bool,
+        (eager, edges): (bool, u64),
     ) -> alloc::Placed {
+        let align = self.align;
         let apart = (self.ms.len() as u64 / 8).max(1);
         let home: Vec<u64> = others.iter().map(|o| o >> self.spec.ms_shift).collect();
         // First an eighth of the vdev away from the other copies, then any other metaslab, then
@@ -212,9 +213,10 @@ impl Top {
                 let m = &mut self.ms[n as usize];
                 if m.embedded == embedded && ok(n) {
                     let good = m.weight(size, false).is_some_and(|(w, _)| w + 2 > was);
-                    let capacity = m.size();
+                    let (capacity, edge) = (m.size(), m.edge(edges, align));
                     if let (true, State::Loaded(t)) = (good, &mut m.state) {
-                        if let Some(at) = t.alloc(size, capacity, eager) {
+                        let near = edge.and_then(|from| t.alloc_from(from, size));
+                        if let Some(at) = near.or_else(|| t.alloc(size, capacity, eager)) {
                             return alloc::Placed::At(n, at);
                         }
                     }
@@ -241,11 +243,12 @@ impl Top {
             }
             let Some((_, n)) = best else { continue };
             let m = &mut self.ms[n as usize];
-            let capacity = m.size();
+            let (capacity, edge) = (m.size(), m.edge(edges, align));
             match &mut m.state {
                 State::Loaded(t) => {
                     let weight = t.hist().iter().rposition(|&c| c > 0).unwrap_or(0) as u32;
-                    if let Some(at) = t.alloc(size, capacity, eager) {
+                    let near = edge.and_then(|from| t.alloc_from(from, size));
+                    if let Some(at) = near.or_else(|| t.alloc(size, capacity, eager)) {
                         self.active[stream][copy] = Some((n, weight));
                         return alloc::Placed::At(n, at);
                     }

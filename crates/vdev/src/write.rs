@@ -6,6 +6,7 @@ use crate::node::{Vdev, VdevKind};
 use crate::read::{columns, readable};
 use crate::unflushed::{sum, Mark};
 use crate::VdevTree;
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, Result, Txg, MAX_BLOCK};
 use env::Op;
@@ -194,7 +195,15 @@ impl WriteBatch<'_> {
                 &padded
             };
             for (s, stripe) in map.stripes.iter().enumerate() {
-                for (place, bytes) in stripe.cols.iter().zip(columns(&map, s, block)) {
+                for (c, (place, mut bytes)) in
+                    stripe.cols.iter().zip(columns(&map, s, block)).enumerate()
+                {
+                    if c >= nparity && mutated(Mutation::PaddingUnwritten) {
+                        bytes.truncate(place.data);
+                        if bytes.is_empty() {
+                            continue;
+                        }
+                    }
                     let holders = top.holders(place.child, place.offset);
                     plan.column(holders, place.offset, &[Arc::new(bytes)]);
                 }

@@ -311,6 +311,9 @@ impl Pool {
                 at += n;
             }
         }
+        if mutated(Mutation::RebuildSkipsLastRange) {
+            ranges.pop();
+        }
         Some(Piece {
             number,
             ranges,

@@ -8,6 +8,7 @@ use crate::desk::Desk;
 use crate::op::{Change, Fault, Op};
 use crate::oracle::{Admin, Oracle};
 use crate::rig;
+use crate::sources;
 use base::sync::MutexExt;
 use base::Result;
 use env_sim::SeededRng;
@@ -74,11 +75,14 @@ impl World {
         // From now on fewer devices may be missing than the layout allows.
         self.counts.faults += 1;
         self.content.changed();
-        let sound = self.is_sound(disk);
-        let arrives = matches!(
-            change,
-            Change::Attach | Change::Replace(_) | Change::AttachInOrder | Change::ReplaceInOrder(_)
-        );
+        let arrives = match change {
+            Change::Attach | Change::AttachInOrder => Some((disk, false)),
+            Change::Replace(_) => Some((disk, false)),
+            Change::ReplaceInOrder(_) => Some((disk, self.layout.spares() > 0)),
+            Change::Spare(n) => Some((sources::spare(n), false)),
+            Change::SpareInOrder(n) => Some((sources::spare(n), true)),
+            _ => None,
+        };
         let attach = match change {
             Change::AttachInOrder | Change::ReplaceInOrder(_) => pool::Pool::attach_sequentially,
             _ => pool::Pool::attach,
@@ -100,6 +104,14 @@ impl World {
                 let how = vdev::Attach::Replace;
                 attach(&pool, old.guid(), &dev, how, None).map(drop)
             }
+            (Change::Spare(n) | Change::SpareInOrder(n), Some(_), _) => {
+                let sequential = matches!(change, Change::SpareInOrder(_));
+                desk(&self.opened)?.spare(disk, n, sequential)
+            }
+            (Change::DetachSpare, Some(guid), _) => match sources::spare_for(&pool, guid) {
+                Some(spare) => pool.detach(spare.guid()),
+                None => return Ok(Outcome::Nothing),
+            },
             _ => return Ok(Outcome::Nothing),
         };
         match done {
@@ -109,14 +121,31 @@ impl World {
             }
             Err(e) => Err(e),
             Ok(()) => {
-                if arrives {
-                    self.content.begins_anew(disk, sound);
+                if let Some((target, unverified)) = arrives {
+                    self.arrives(&pool, target, unverified);
                 }
                 let pos = self.pos();
                 self.oracle.ack_all(pos);
                 Ok(Outcome::Done)
             }
         }
+    }
+
+    /// The fault agent looks at the devices, and does something if one has failed.
+    pub(super) fn look(&mut self) -> Result<Outcome> {
+        let Some(pool) = self.pool().cloned() else {
+            return Ok(Outcome::Nothing);
+        };
+        let before = sources::spares_in_use(&pool);
+        self.counts.faults += 1;
+        self.content.changed();
+        desk(&self.opened)?.look()?;
+        for spare in sources::spares_in_use(&pool) {
+            if !before.contains(&spare) {
+                self.arrives(&pool, spare, true);
+            }
+        }
+        Ok(Outcome::Done)
     }
 
     pub(super) fn fault(&mut self, disk: usize, fault: Fault) -> Outcome {

@@ -81,6 +81,11 @@ impl Waiting {
         *self.journal.acquire() = journal.clone();
     }
 
+    /// Whether the devices refuse, or are about to.
+    pub(super) fn is_armed(&self) -> bool {
+        self.state.acquire().armed.is_some()
+    }
+
     /// Nothing is refused any more.
     pub(super) fn disarm(&self) {
         self.state.acquire().armed = None;

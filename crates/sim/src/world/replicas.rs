@@ -361,7 +361,8 @@ impl World {
             return Ok(Outcome::Nothing);
         };
         // Where devices fail, or miss blocks, others may be wrong as well.
-        if self.counts.faults > 0 {
+        // Devices that refuse writes do not take what spoils a block.
+        if self.counts.faults > 0 || self.waiting.is_armed() {
             return Ok(Outcome::Nothing);
         }
         let rng = SeededRng::new(seed);

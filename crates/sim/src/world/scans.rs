@@ -3,6 +3,7 @@
 use super::{desk, text, Outcome, World};
 use crate::check;
 use crate::op::{Fault, Scan};
+use crate::sources;
 use base::sync::MutexExt;
 use base::{Kind, Result};
 use disk::scan::{Function, RebuildState, ScanState};
@@ -51,11 +52,15 @@ impl Content {
         self.scrubbed = false;
     }
 
-    /// A resilver gives everything to a disk. `sound`: it does what it says.
-    pub fn begins_anew(&mut self, disk: usize, sound: bool) {
-        if sound {
-            self.spoilt.remove(&disk);
-        }
+    /// A resilver gives everything to a disk, which does what it says.
+    pub fn begins_anew(&mut self, disk: usize) {
+        self.spoilt.remove(&disk);
+    }
+
+    /// A disk or distributed spare is filled from others that may hold anything.
+    pub fn may_be_wrong(&mut self, disk: usize) {
+        self.spoilt.insert(disk);
+        self.lately.insert(disk);
     }
 }
 
@@ -64,6 +69,18 @@ impl World {
     pub(super) fn is_sound(&self, disk: usize) -> bool {
         let d = self.disks.get(disk);
         d.is_some_and(|d| d.phantom.load(Relaxed) == 0 && d.misdirect.acquire().is_none())
+    }
+
+    /// A disk or a distributed spare came into the tree, and is filled from the others; `unverified`: without a look at
+    /// checksums, by a rebuild of a dRAID, which takes any device that lacks nothing for right.
+    pub(super) fn arrives(&mut self, pool: &pool::Pool, target: usize, unverified: bool) {
+        let used = sources::in_use(pool);
+        let wrong = |d: &usize| *d != target && used.contains(d);
+        if unverified && self.content.spoilt.iter().any(wrong) {
+            self.content.may_be_wrong(target);
+        } else if sources::is_spare(target) || self.is_sound(target) {
+            self.content.begins_anew(target);
+        }
     }
 
     pub(super) fn scan(&mut self, what: Scan) -> std::result::Result<Outcome, String> {
@@ -89,7 +106,7 @@ impl World {
         let Some(pool) = self.pool().cloned() else {
             return Ok(Outcome::Nothing);
         };
-        if !crate::sources::settle(&pool)? {
+        if !sources::settle(&pool)? {
             return Ok(Outcome::Refused);
         }
         let pos = self.pos();
@@ -117,8 +134,7 @@ impl World {
             && all_sound
         {
             // It has repaired what could be written; whatever is not in the tree is filled when it comes back.
-            let whole = |l: &std::sync::Arc<vdev::Vdev>| l.state().usable() && l.dtl_is_empty();
-            if pool.tree.leaves().iter().all(whole) {
+            if pool.tree.dtl_holders().iter().all(sources::whole) {
                 self.content.spoilt.clear();
             }
         }

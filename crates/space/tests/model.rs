@@ -771,7 +771,6 @@ fn group_alignment() {
     assert_eq!(one(&space, 4, 4096).unwrap_err().kind, Kind::Invalid);
 }
 
-/// What goes through the real entry codec, a log map and a condensed map comes back.
 /// With edges every 24 MiB: one in the middle of the second metaslab, the others at ends of metaslabs.
 #[test]
 fn edges_are_used_first() {
@@ -807,45 +806,6 @@ fn edges_are_used_first() {
 }
 
 /// What goes through the real entry codec, a log map and a condensed map comes back.
-/// With edges every 24 MiB: one in the middle of the second metaslab, the others at ends of metaslabs.
-#[test]
-fn edges_are_used_first() {
-    const MIB: u64 = 1 << 20;
-    let space = Space::new();
-    let align = 3 << 12;
-    space
-        .add_top(TopSpec {
-            align,
-            ..spec(0, 64 * MIB, 24)
-        })
-        .unwrap();
-    space.set_edges(24 * MIB);
-    let before = |edge: u64| edge.saturating_sub(256 << 10) / align * align;
-    let firsts: Vec<u64> = (0..4)
-        .map(|m| space.metaslab_bounds(0, m).unwrap())
-        .map(|(start, end)| before(end.min((start / (24 * MIB) + 1) * 24 * MIB)))
-        .collect();
-    assert_eq!(firsts[1], before(24 * MIB));
-    let size = 64 * align;
-    let mut seen = 0;
-    let mut over = 0;
-    // More than is left before the edges.
-    for _ in 0..20 {
-        let e = one(&space, 5, size).unwrap();
-        seen += usize::from(firsts.contains(&e.offset));
-        over += usize::from(e.offset < 24 * MIB && e.offset + e.asize > 24 * MIB);
-        assert_eq!(e.offset % align, 0);
-    }
-    assert!(seen > 0);
-    // The second metaslab comes after the first is less empty than it.
-    while over == 0 {
-        let e = one(&space, 5, size).expect("no block over the edge");
-        over += usize::from(e.offset < 24 * MIB && e.offset + e.asize > 24 * MIB);
-    }
-    space.set_edges(0);
-    one(&space, 5, size).unwrap();
-}
-
 #[test]
 fn through_the_codec() {
     use disk::spacemap::Writer;

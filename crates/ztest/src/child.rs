@@ -51,7 +51,13 @@ fn change(desk: &Desk<'_>, changing: bool, dice: &mut Dice, stop: &AtomicBool) -
     match dice.below(12) {
         0..=1 => desk.scan(dice),
         2..=3 if changing => desk.change_devices(dice),
-        4 if changing => desk.replace(dice, &|| stop.load(Ordering::Relaxed)),
+        4 if changing => {
+            let stop = || stop.load(Ordering::Relaxed);
+            match desk.has_distributed_spares()? && dice.below(3) > 0 {
+                true => desk.spare(dice, &stop),
+                false => desk.replace(dice, &stop),
+            }
+        }
         _ => desk.administer(dice),
     }
 }

@@ -9,16 +9,18 @@ use crate::Dice;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
 use admin::datasets::{mount, permissions, set, snapshots};
+use admin::pools::agent::Agent;
 use admin::pools::{self, devices};
 use admin::{Admin, PoolEntry};
 use api::{
     Delegate, Delegation, ImportScan, Peer, PoolCreate, PoolImport, SnapshotCreate, VdevClass,
     VdevKind, VdevSpec,
 };
+use base::sync::MutexExt;
 use base::{bail, Kind, Result};
 use pool::Pool;
 use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use vdev::GroupKind;
 
 /// An ordinary user.
@@ -34,6 +36,7 @@ pub struct Desk<'a> {
     admin: Arc<Admin>,
     /// All devices refuse what is written.
     refuse: Arc<AtomicBool>,
+    agent: Mutex<Agent>,
 }
 
 impl<'a> Desk<'a> {
@@ -45,6 +48,7 @@ impl<'a> Desk<'a> {
         Desk {
             o,
             refuse,
+            agent: Mutex::default(),
             admin: Admin::new(env, settings, Arc::new(door), Arc::new(process)),
         }
     }
@@ -68,7 +72,17 @@ impl<'a> Desk<'a> {
                 GroupKind::Raidz { nparity } => VdevKind::Raidz {
                     parity: nparity as u8,
                 },
-                _ => {
+                GroupKind::Draid {
+                    nparity,
+                    ndata,
+                    nspares,
+                } => VdevKind::Draid {
+                    parity: nparity as u8,
+                    data: ndata as u8,
+                    children: l.width as u8,
+                    spares: nspares as u8,
+                },
+                GroupKind::Single => {
                     vdevs.extend(leaves);
                     continue;
                 }
@@ -345,6 +359,12 @@ impl<'a> Desk<'a> {
             None => Ok(()),
             Some(warning) => bail!(Io, "{warning}"),
         }
+    }
+
+    /// What the fault agent does by itself.
+    pub fn look(&self) -> Result<()> {
+        self.agent.acquire().look(&self.admin, &self.entry()?);
+        Ok(())
     }
 
     /// Ends it, by export or as the daemon does when it ends.

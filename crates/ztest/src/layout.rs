@@ -1,8 +1,8 @@
 //! The pool under test: created with a random layout of image files, opened, its file systems mounted.
 
-use crate::options::Options;
+use crate::options::{Kind, Options};
 use crate::Dice;
-use base::{bail, Kind, Result};
+use base::{bail, Result};
 use pool::{OpenOptions, Pool, Tunables};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -30,24 +30,31 @@ pub struct Layout {
 
 impl Layout {
     pub fn by_chance(o: &Options, dice: &mut Dice) -> Layout {
-        let kind = match (o.mirror, o.raidz) {
-            (Some(_), _) => GroupKind::Mirror,
-            (_, Some(_)) => GroupKind::Raidz {
-                nparity: o.parity as usize,
-            },
-            _ => match dice.below(5) {
+        let raidz = |nparity| GroupKind::Raidz { nparity };
+        let parity = o.parity as usize;
+        let kind = match (o.kind, o.mirror, o.raidz) {
+            (Kind::Draid, _, _) => draid(o, parity, dice),
+            (_, Some(_), _) => GroupKind::Mirror,
+            (Kind::Raidz, _, _) | (_, _, Some(_)) => raidz(parity),
+            _ => match dice.below(6) {
                 0 => GroupKind::Single,
                 1 => GroupKind::Mirror,
-                n => GroupKind::Raidz {
-                    nparity: n as usize - 1,
-                },
+                2 => draid(o, 1 + dice.below(3) as usize, dice),
+                n => raidz(n as usize - 2),
             },
         };
         let width = match kind {
             GroupKind::Single => 1,
             GroupKind::Mirror => o.mirror.unwrap_or(2 + dice.below(2)),
             GroupKind::Raidz { nparity } => o.raidz.unwrap_or(nparity as u64 + 1 + dice.below(4)),
-            _ => 1,
+            GroupKind::Draid {
+                nparity,
+                ndata,
+                nspares,
+            } => {
+                let least = nparity as u64 + ndata + nspares;
+                o.raidz.unwrap_or(least + dice.below(3))
+            }
         };
         let ashift = match o.ashift {
             0 => [9, 12][dice.below(2) as usize],
@@ -64,6 +71,18 @@ impl Layout {
     /// Whether one bad disk in each top-level vdev does no harm.
     pub fn is_redundant(&self) -> bool {
         !matches!(self.kind, GroupKind::Single)
+    }
+}
+
+/// A dRAID of such parity that fits the number of disks, if one is asked for.
+fn draid(o: &Options, nparity: usize, dice: &mut Dice) -> GroupKind {
+    let most = o.raidz.map_or(u64::MAX, |disks| disks - nparity as u64 - 1);
+    let ndata = o.data.unwrap_or(2 + dice.below(2)).min(most);
+    let nspares = (1 + dice.below(2)).min((most - ndata).saturating_add(1));
+    GroupKind::Draid {
+        nparity,
+        ndata,
+        nspares,
     }
 }
 
@@ -115,7 +134,7 @@ pub fn absolute(path: &Path) -> Result<String> {
 }
 
 fn named(path: &Path, e: &std::io::Error) -> base::Error {
-    base::Error::new(Kind::Io, format!("{}: {e}", path.display()))
+    base::Error::new(base::Kind::Io, format!("{}: {e}", path.display()))
 }
 
 /// Opens the pool that is on the images.

@@ -4,15 +4,17 @@ use std::path::PathBuf;
 
 pub const USAGE: &str = "\
 usage: ztest [-hVE] [-v vdevs] [-s size] [-a shift] [-m copies] [-r disks]
-             [-R parity] [-d sets] [-t threads] [-i pools] [-k percent]
+             [-K kind] [-R parity] [-D data] [-d sets] [-t threads] [-i pools] [-k percent]
              [-p pool] [-f folder] [-T seconds] [-P seconds] [-g bytes]
              [-S seed] [-z program]
   -v vdevs     Most top-level vdevs (default 3).
   -s size      Size of each image, with K, M or G (default 512M).
   -a shift     Sectors of 2^shift bytes (default 0: 9 or 12, by chance).
   -m copies    Mirrors of so many sides.
-  -r disks     RAID-Z of so many disks. Without -m and -r: by chance.
-  -R parity    Parity of RAID-Z (default 1).
+  -r disks     RAID-Z, or dRAID, of so many disks. Without -m, -r and -K: by chance.
+  -K kind      raidz, draid or random (default random, or raidz with -r).
+  -R parity    Parity of RAID-Z, or of dRAID (default 1).
+  -D data      Data disks of a group of a dRAID (default: 2 or 3, by chance).
   -d sets      File systems (default 3).
   -t threads   Threads (default 8).
   -i pools     Begin anew with a new pool so many times (default 1).
@@ -29,6 +31,15 @@ usage: ztest [-hVE] [-v vdevs] [-s size] [-a shift] [-m copies] [-r disks]
   -V           Say more.
 ";
 
+/// What is asked for with `-K`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Raidz,
+    Draid,
+    /// Any layout, unless other letters say which.
+    Random,
+}
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,7 +48,9 @@ pub struct Options {
     pub ashift: u32,
     pub mirror: Option<u64>,
     pub raidz: Option<u64>,
+    pub kind: Kind,
     pub parity: u64,
+    pub data: Option<u64>,
     pub sets: u64,
     pub threads: u64,
     pub pools: u64,
@@ -63,7 +76,9 @@ impl Default for Options {
             ashift: 0,
             mirror: None,
             raidz: None,
+            kind: Kind::Random,
             parity: 1,
+            data: None,
             sets: 3,
             threads: 8,
             pools: 1,
@@ -119,7 +134,7 @@ impl Options {
                     'h' => return Ok(None),
                     'V' => o.verbose = true,
                     'E' => o.existing = true,
-                    _ if !"vsamrRdtikpfTPgSz".contains(c) => {
+                    _ if !"vsamrKRDdtikpfTPgSz".contains(c) => {
                         return Err(format!("invalid option '{letter}'"));
                     }
                     _ => {
@@ -146,7 +161,16 @@ impl Options {
             'a' => self.ashift = n()? as u32,
             'm' => self.mirror = Some(n()?),
             'r' => self.raidz = Some(n()?),
+            'K' => {
+                self.kind = match v {
+                    "raidz" => Kind::Raidz,
+                    "draid" => Kind::Draid,
+                    "random" => Kind::Random,
+                    _ => return Err(format!("-K: '{v}' is none of raidz, draid and random")),
+                }
+            }
             'R' => self.parity = n()?,
+            'D' => self.data = Some(n()?),
             'd' => self.sets = n()?,
             't' => self.threads = n()?,
             'i' => self.pools = n()?,
@@ -175,9 +199,21 @@ impl Options {
         if self.mirror.is_some() && self.raidz.is_some() {
             return Err("-m and -r exclude each other".into());
         }
+        if self.mirror.is_some() && self.kind != Kind::Random {
+            return Err("-m and -K exclude each other".into());
+        }
+        if self.data.is_some() && self.kind != Kind::Draid {
+            return Err("-D needs -K draid".into());
+        }
+        within("D", self.data.unwrap_or(1), 1, 32)?;
         within("m", self.mirror.unwrap_or(2), 2, 8)?;
         within("R", self.parity, 1, 3)?;
-        within("r", self.raidz.unwrap_or(16), self.parity + 1, 64)?;
+        let least = match self.kind {
+            // One distributed spare at least.
+            Kind::Draid => self.parity + self.data.unwrap_or(1) + 1,
+            _ => self.parity + 1,
+        };
+        within("r", self.raidz.unwrap_or(64), least, 64)?;
         within("d", self.sets, 1, 100)?;
         within("t", self.threads, 1, 256)?;
         within("i", self.pools, 1, 1 << 20)?;
@@ -209,6 +245,8 @@ mod tests {
         assert_eq!((o.time, o.pass, o.size), (30, 5, 64 << 20));
         assert_eq!((o.raidz, o.parity), (Some(5), 2));
         assert_eq!(o.folder, PathBuf::from("/x"));
+        let o = read("-K draid -R 2 -D3 -r 7").unwrap().unwrap();
+        assert_eq!((o.kind, o.parity, o.data), (Kind::Draid, 2, Some(3)));
         assert!(read("-h").unwrap().is_none());
         for wrong in [
             "-q",
@@ -220,6 +258,10 @@ mod tests {
             "-s 1M",
             "-a 8",
             "-r 2 -R 2",
+            "-K mirror",
+            "-K draid -m 2",
+            "-K draid -D 2 -r 3",
+            "-D 2",
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

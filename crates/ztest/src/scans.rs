@@ -5,13 +5,13 @@ use crate::layout;
 use crate::Dice;
 use admin::commands::{told, ROOT};
 use admin::pools::{devices, scan};
-use api::{PoolScrub, ScrubAction};
+use api::{DeviceAttach, PoolScrub, ScrubAction};
 use base::{bail, Kind, Result};
 use pool::Pool;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vdev::{Attach, DevSpec, Vdev, VdevKind};
+use vdev::{Attach, DevSpec, State, Vdev, VdevKind};
 
 /// A scan of this pool has ended by then, also on a busy machine.
 const LONGEST: Duration = Duration::from_secs(240);
@@ -19,6 +19,14 @@ const LONGEST: Duration = Duration::from_secs(240);
 const TICK: Duration = Duration::from_millis(20);
 /// Devices in use are out of use for so long, milliseconds at most.
 const AWAY: u64 = 300;
+
+/// How a device of a dRAID is when a spare stands in for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Whole,
+    Away,
+    Failed,
+}
 
 /// Whether something is refused that another thread, or what the pool lacks, stands against.
 fn refused(e: &base::Error) -> bool {
@@ -99,7 +107,8 @@ impl Desk<'_> {
             return Ok(());
         };
         let raidz = matches!(top.kind(), VdevKind::Raidz { .. });
-        let how = match !raidz && dice.below(2) == 0 {
+        let draid = matches!(top.kind(), VdevKind::Draid { .. });
+        let how = match !raidz && !draid && dice.below(2) == 0 {
             true => Attach::Mirror,
             false => Attach::Replace,
         };
@@ -122,6 +131,116 @@ impl Desk<'_> {
                 if !refused(&e) && e.kind != Kind::Unsupported {
                     return Err(e);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any top-level vdev is a dRAID.
+    pub fn has_distributed_spares(&self) -> Result<bool> {
+        let tops = self.pool()?.tree.tops();
+        Ok(tops
+            .iter()
+            .any(|t| matches!(t.kind(), VdevKind::Draid { .. })))
+    }
+
+    /// A device of a dRAID is put out of use, or not, and a distributed spare stands in for it. When that is filled, other devices
+    /// are out of use for a moment, as many as can be. Then the device comes back, or is replaced, and the spare goes.
+    pub fn spare(&self, dice: &mut Dice, stop: &dyn Fn() -> bool) -> Result<()> {
+        let pool = self.pool()?;
+        self.give_back(&pool)?;
+        let Some((top, leaf)) = Self::any_leaf(&pool, dice) else {
+            return Ok(());
+        };
+        let VdevKind::Draid {
+            nparity, nspares, ..
+        } = top.kind()
+        else {
+            return Ok(());
+        };
+        let Some(path) = leaf.path().filter(|_| leaf.state().usable()) else {
+            return Ok(());
+        };
+        let way = [Way::Whole, Way::Away, Way::Failed][dice.below(3) as usize];
+        if way != Way::Whole {
+            let how = pool::Offline {
+                temporary: dice.below(2) == 0,
+                fault: way == Way::Failed,
+            };
+            match pool.offline(leaf.guid(), how) {
+                Err(e) if refused(&e) => return Ok(()),
+                done => done?,
+            }
+        }
+        let name = format!("draid{nparity}-{}-{}", top.id(), dice.below(nspares));
+        if way == Way::Failed {
+            // The agent lets one stand in that is free.
+            self.look()?;
+        } else {
+            self.stand_in(&path, &name, dice.below(2) == 0)?;
+        }
+        if !self.settle(&pool, stop)? || stop() {
+            return Ok(());
+        }
+        let taken = self.take_away(&pool, &path)?;
+        std::thread::sleep(Duration::from_millis(dice.below(AWAY)));
+        self.bring_back(&taken)?;
+        if !self.settle(&pool, stop)? || stop() {
+            return Ok(());
+        }
+        if way == Way::Away && dice.below(2) == 0 {
+            self.bring_back(&[path])?;
+        } else if way != Way::Whole {
+            let new = self.idle_image(&pool)?;
+            let how = (Attach::Replace, dice.below(2) == 0);
+            match self.fill(&pool, &leaf, &new, how, stop) {
+                Err(e) if refused(&e) => return Ok(()),
+                done => done?,
+            };
+        }
+        self.settle(&pool, stop)?;
+        Ok(())
+    }
+
+    /// `zpool replace` with a distributed spare. One that is in use, or a device that is replaced already, stays as it is.
+    fn stand_in(&self, device: &str, spare: &str, sequential: bool) -> Result<()> {
+        let name = &self.options().pool;
+        let ask = DeviceAttach {
+            pool: name.clone(),
+            device: device.into(),
+            new: Some(spare.into()),
+            replace: true,
+            sequential,
+            command: format!("zpool replace {name} {device} {spare}"),
+            ..DeviceAttach::default()
+        };
+        match devices::attach(self.admin(), ROOT, &ask).map_err(told) {
+            Err(e) if refused(&e) || e.kind == Kind::Invalid => Ok(()),
+            done => done,
+        }
+    }
+
+    /// What a pass left that was killed, or told to stop: devices come back, and spares go that are not needed.
+    fn give_back(&self, pool: &Pool) -> Result<()> {
+        let leaves = pool.tree.leaves();
+        let away = leaves.iter().filter(|l| l.state() == State::Offline);
+        let paths: Vec<String> = away.filter_map(|l| l.path()).collect();
+        self.bring_back(&paths)?;
+        for group in pool
+            .tree
+            .all()
+            .iter()
+            .filter(|g| g.kind() == VdevKind::Spare)
+        {
+            let whole = |v: &Arc<Vdev>| v.dtl_holders().iter().all(|l| l.dtl_is_empty());
+            let spare = group.children().last().filter(|_| {
+                let first = group.children().first();
+                first.is_some_and(|f| f.state() == State::Healthy && whole(f))
+            });
+            let Some(spare) = spare else { continue };
+            match pool.detach(spare.guid()) {
+                Err(e) if refused(&e) => {}
+                done => done?,
             }
         }
         Ok(())
@@ -158,7 +277,8 @@ impl Desk<'_> {
         };
         let mut taken = Vec::new();
         for path in top.leaves().iter().filter_map(|l| l.path()) {
-            if path == but || !Path::new(&path).is_absolute() {
+            let out = |l: &Arc<Vdev>| !l.state().usable() && l.path().as_ref() == Some(&path);
+            if path == but || top.leaves().iter().any(out) || !Path::new(&path).is_absolute() {
                 continue;
             }
             let command = format!("zpool offline -t {name} {path}");
@@ -192,6 +312,7 @@ mod tests {
     use crate::desk::tests::on_pool;
     use crate::layout::Layout;
     use base::mutation::{mutate, Mutation};
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use vdev::GroupKind;
     use zpl::{Cred, New, WriteOpts};
 
@@ -263,6 +384,100 @@ mod tests {
         let mistake = Some(Mutation::RebuildEndsEarly);
         let found = on_pool("rebuild-early", &mirror(2), |d| attached(d, true, mistake));
         eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+    }
+
+    const DRAID: Layout = Layout {
+        kind: GroupKind::Draid {
+            nparity: 1,
+            ndata: 2,
+            nspares: 1,
+        },
+        tops: 1,
+        width: 5,
+        ashift: 12,
+    };
+
+    /// The spare stands in for a device that is out of use. Each of the others is out of use once, and everything is read.
+    fn spared(d: &Desk<'_>, mistake: Option<Mutation>) -> Result<()> {
+        let pool = d.pool()?;
+        let fs = d.mount(0, &mut Dice::new(1))?;
+        write(&fs, "before", 8)?;
+        pool.sync()?;
+        let leaves = pool.tree.leaves();
+        let how = pool::Offline {
+            temporary: true,
+            fault: false,
+        };
+        pool.offline(leaves[1].guid(), how)?;
+        mutate(mistake);
+        let path = |l: &Vdev| l.path().unwrap_or_default();
+        d.stand_in(&path(&leaves[1]), "draid1-0-0", true)?;
+        d.settle(&pool, NEVER)?;
+        mutate(None);
+        if stand_ins(&pool) != 1 {
+            bail!(Damaged, "no spare stands in: {:?}", pool.tree);
+        }
+        let mut judged = Ok(());
+        for leaf in [0, 2, 3, 4] {
+            pool.offline(leaves[leaf].guid(), how)?;
+            judged = judged.and_then(|()| crate::lives::judge(&pool));
+            d.bring_back(&[path(&leaves[leaf])])?;
+            d.settle(&pool, NEVER)?;
+        }
+        d.unmount(fs)?;
+        judged.map_err(|e| base::Error::new(Kind::Damaged, e))
+    }
+
+    /// Distributed spares that stand in for something.
+    fn stand_ins(pool: &Pool) -> usize {
+        let all = pool.tree.dtl_holders();
+        all.iter().filter(|v| v.kind() == VdevKind::Dspare).count()
+    }
+
+    #[test]
+    fn a_distributed_spare_is_as_good_as_a_disk_and_a_rebuild_that_ends_early_is_found() {
+        on_pool("spare", &DRAID, |d| spared(d, None)).unwrap();
+        let mistake = Some(Mutation::RebuildEndsEarly);
+        let found = on_pool("spare-early", &DRAID, |d| spared(d, mistake));
+        eprintln!("{mistake:?}: {}", found.expect_err("not found"));
+    }
+
+    #[test]
+    fn distributed_spares_come_and_go_and_nothing_is_lost() {
+        let two = Layout {
+            kind: GroupKind::Draid {
+                nparity: 2,
+                ndata: 2,
+                nspares: 2,
+            },
+            width: 7,
+            ..DRAID
+        };
+        for (name, layout) in [("spares-1", DRAID), ("spares-2", two)] {
+            on_pool(name, &layout, |d| {
+                let fs = d.mount(0, &mut Dice::new(1))?;
+                write(&fs, "f", 8)?;
+                let pool = d.pool()?;
+                // Is asked while spares are filled.
+                let most = AtomicUsize::new(0);
+                let look = || {
+                    most.fetch_max(stand_ins(&pool), Ordering::Relaxed);
+                    false
+                };
+                for seed in 0..9 {
+                    let mut dice = Dice::new(seed);
+                    d.spare(&mut dice, &look)?;
+                    d.scan(&mut dice)?;
+                }
+                assert!(most.into_inner() > 0, "no spare stood in");
+                d.settle(&pool, NEVER)?;
+                d.give_back(&pool)?;
+                d.settle(&pool, NEVER)?;
+                d.unmount(fs)?;
+                crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))
+            })
+            .unwrap();
+        }
     }
 
     /// Two sides of three miss something; the second comes back while the first is filled.

@@ -27,6 +27,23 @@ fn nothing_is_lost() {
     assert!(text.contains("nothing lost"), "{text}");
 }
 
+/// Under the same, on dRAIDs.
+#[test]
+fn nothing_is_lost_on_draids() {
+    let (ok, text) = run(
+        "ztest-draid",
+        &[
+            "-K", "draid", "-T", "16", "-P", "5", "-i", "2", "-t", "4", "-d", "2", "-k", "50",
+            "-v", "1",
+        ],
+    );
+    assert!(ok, "{text}");
+    assert!(
+        text.contains("Draid") && text.contains("nothing lost"),
+        "{text}"
+    );
+}
+
 #[test]
 fn usage() {
     let (ok, text) = run("ztest-usage", &["-Q"]);

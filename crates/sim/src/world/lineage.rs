@@ -1,12 +1,14 @@
 //! Carries out the lines about snapshots and clones through `admin`.
 
 use super::{desk, full, Outcome, World};
+use crate::found;
 use crate::lineage::Lineage;
 use crate::op::Op;
 use crate::oracle::{Admin, Frozen, FsModel};
 use crate::rights;
 use admin::commands::Commands;
 use base::{bail, Kind, Result, Txg};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// `fs@snapshot`
@@ -166,6 +168,9 @@ impl World {
         }
         self.held.clear();
         self.reap()?;
+        if self.has_attribute_objects(fs)? {
+            return Ok(Outcome::Nothing);
+        }
         desk(&self.opened)?.set(fs, "version", version)?;
         let m = desk(&self.opened)?.mounted(fs)?;
         if m.zfs.version != version {
@@ -175,6 +180,18 @@ impl World {
             o.mounts.insert(fs.into(), m);
         }
         Ok(Outcome::Done)
+    }
+
+    /// Whether extended attributes of a file system are in objects of their own, of which the model does not know and which a new
+    /// version keeps. Nobody has a file open that has no name.
+    fn has_attribute_objects(&self, fs: &str) -> Result<bool> {
+        let (Some(m), Some(model)) = (self.mounted(fs), self.oracle.fs(fs)) else {
+            return Ok(false);
+        };
+        let named: BTreeSet<usize> = model.now().values().copied().collect();
+        // The root directory.
+        let hidden = 1;
+        Ok(model.hidden != hidden || found::count_objects(m)? != named.len() + hidden)
     }
 
     /// One that is held, or has clones, stays.

@@ -1,6 +1,6 @@
 //! Names on the command line. The rules for names of pools and datasets are those of the format.
 
-pub use disk::names::{check_dataset, check_pool, pool_of, Want};
+pub use disk::names::{check_dataset, check_new, check_pool, pool_of, Want};
 
 /// Splits `property=value`; none without `=` or name.
 pub fn assignment(text: &str) -> Option<(String, String)> {

@@ -56,59 +56,71 @@ pub fn depth(path: &str) -> usize {
     path.split('/').count()
 }
 
-/// Why a dataset cannot be called that.
+/// Why nothing that exists can have this name. The rules are applied in OpenZFS's order, since the first one that is broken is
+/// told. Names with `%` are internal: no user finds one.
 pub fn check_dataset(name: &str, want: Want) -> Result<(), String> {
-    if name.len() > MAX_NAME {
-        return Err("name is too long".into());
-    }
-    if name.starts_with('/') {
-        return Err("leading slash in name".into());
-    }
-    if name.ends_with('/') {
-        return Err("trailing slash in name".into());
-    }
-    let marks = name.matches(['@', '#']).count();
-    if marks > 1 {
-        return Err("multiple '@' and/or '#' delimiters in name".into());
-    }
-    match want {
-        Want::Filesystem if name.contains('@') => {
-            return Err("snapshot delimiter '@' is not expected here".into())
+    check(name, want, false)
+}
+
+/// Why a dataset cannot be called that.
+pub fn check_new(name: &str, want: Want) -> Result<(), String> {
+    check(name, want, true)
+}
+
+fn check(name: &str, want: Want, new: bool) -> Result<(), String> {
+    let (snapshot, bookmark) = (name.contains('@'), name.contains('#'));
+    let mark = match want {
+        Want::Filesystem | Want::Bookmark if snapshot => {
+            "snapshot delimiter '@' is not expected here"
         }
-        Want::Filesystem | Want::Snapshot if name.contains('#') => {
-            return Err("bookmark delimiter '#' is not expected here".into())
+        Want::Snapshot if !snapshot => "missing '@' delimiter in snapshot name",
+        Want::Filesystem | Want::Snapshot if bookmark => {
+            "bookmark delimiter '#' is not expected here"
         }
-        Want::Snapshot if !name.contains('@') => {
-            return Err("missing '@' delimiter in snapshot name".into())
-        }
-        Want::Bookmark if !name.contains('#') => {
-            return Err("missing '#' delimiter in bookmark name".into())
-        }
-        _ => {}
-    }
-    let (path, mark) = match name.find(['@', '#']) {
-        Some(at) => (&name[..at], Some(&name[at + 1..])),
-        None => (name, None),
+        Want::Bookmark if !bookmark => "missing '#' delimiter in bookmark name",
+        _ if new && name.contains('%') => "invalid character % in name",
+        _ if name.len() > MAX_NAME => "name is too long",
+        _ if name.starts_with('/') => "leading slash in name",
+        _ if name.ends_with('/') => "trailing slash in name",
+        _ => "",
     };
-    let parts: Vec<&str> = path.split('/').chain(mark).collect();
-    for part in &parts {
+    if !mark.is_empty() {
+        return Err(mark.into());
+    }
+    // What stands before the component at hand: nothing, `/`, or one of the marks.
+    let (mut rest, mut marked) = (name, false);
+    loop {
+        let end = rest.find(['/', '@', '#']).unwrap_or(rest.len());
+        let part = &rest[..end];
         if part.is_empty() {
             return Err("empty component or misplaced '@' or '#' delimiter in name".into());
         }
-        if let Some(c) = part.chars().find(|c| !component_char(*c)) {
+        if let Some(c) = part.chars().find(|c| !component_char(*c) && *c != '%') {
             return Err(format!("invalid character '{c}' in name"));
         }
-        if *part == "." {
-            return Err("self reference, '.' is found in name".into());
+        match part {
+            "." => return Err("self reference, '.' is found in name".into()),
+            ".." => return Err("parent reference, '..' is found in name".into()),
+            _ => {}
         }
-        if *part == ".." {
-            return Err("parent reference, '..' is found in name".into());
+        let Some(next) = rest[end..].chars().next() else {
+            break;
+        };
+        match (next, marked) {
+            ('/', true) => return Err("trailing slash in name".into()),
+            (_, true) => return Err("multiple '@' and/or '#' delimiters in name".into()),
+            ('/', false) => {}
+            (_, false) => marked = true,
         }
+        rest = &rest[end + 1..];
     }
-    if depth(path) > MAX_DEPTH {
+    if depth(name) > MAX_DEPTH {
         return Err("name has too many components".into());
     }
-    check_pool(parts.first().copied().unwrap_or_default(), false)
+    match name.contains('%') {
+        true => Err("dataset does not exist".into()),
+        false => Ok(()),
+    }
 }
 
 /// First component: the pool.
@@ -148,6 +160,27 @@ mod tests {
         ] {
             assert!(fs(bad).is_err(), "{bad}");
         }
+        // Pools that exist are called what they are called: the name of a new one is checked by `check_pool`.
+        for none in ["1t/a", "mirror/a"] {
+            assert_eq!(fs(none), Ok(()), "{none}");
+        }
+        let told = |name: &str, want| check_new(name, want).unwrap_err();
+        let snapshot = |name: &str| told(name, Want::Snapshot);
+        assert_eq!(
+            told("/t@x@y", Want::Filesystem),
+            "snapshot delimiter '@' is not expected here"
+        );
+        assert_eq!(snapshot("t#x"), "missing '@' delimiter in snapshot name");
+        assert_eq!(snapshot("t@x/y"), "trailing slash in name");
+        assert_eq!(
+            snapshot("t@x@y"),
+            "multiple '@' and/or '#' delimiters in name"
+        );
+        assert_eq!(snapshot("t@x%y"), "invalid character % in name");
+        assert_eq!(
+            check_dataset("t@x%y", Want::Snapshot),
+            Err("dataset does not exist".into())
+        );
         assert_eq!(check_dataset("t/a@s", Want::Snapshot), Ok(()));
         assert!(check_dataset("t/a", Want::Snapshot).is_err());
         assert!(check_dataset("t/a@s@t", Want::Any).is_err());

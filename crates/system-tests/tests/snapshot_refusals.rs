@@ -122,6 +122,168 @@ fn names_that_exist_are_too_long_or_not_allowed() {
     rig.zdb_check("tank");
 }
 
+/// The first rule of names that is broken is told, about the object that OpenZFS names.
+#[test]
+fn bad_names_are_refused_in_openzfs_words() {
+    let Some((rig, _)) = tank("bad-words", 128) else {
+        return;
+    };
+    rig.sh(
+        "zfs create tank/a; zfs create tank/a/b; zfs create tank/n; zfs snapshot tank/a@s
+         zfs snapshot tank/a@other; zfs bookmark tank/a@s '#b'; zfs create -s -V 8M tank/v
+         zfs snapshot tank/v@s",
+    );
+    let empty = "empty component or misplaced '@' or '#' delimiter in name";
+    let no_at = "missing '@' delimiter in snapshot name";
+    let at = "snapshot delimiter '@' is not expected here";
+    let hash = "bookmark delimiter '#' is not expected here";
+    let none = "dataset does not exist";
+    let nothing = "could not find any snapshots to destroy; check snapshot names.";
+    let words = |line: &str, code: i32, says: &str| {
+        let args: Vec<&str> = line.split(' ').collect();
+        let first = rig.try_run("zfs", &args).fails(code);
+        assert_eq!(first.lines().next(), Some(says), "zfs {line}");
+    };
+    let before = all(&rig);
+    for (line, code, says) in [
+        ("snapshot tank/a@x/y", 1, "cannot create snapshot 'tank/a@x/y': trailing slash in name"),
+        ("snapshot tank/a@x%y", 1, "cannot create snapshot 'tank/a@x%y': invalid character % in name"),
+        ("snapshot tank//a@x", 2, &format!("cannot open 'tank//a': {empty}")),
+        ("snapshot /tank/a@x", 2, "cannot open '/tank/a': leading slash in name"),
+        ("snapshot tank/%x@y", 2, &format!("cannot open 'tank/%x': {none}")),
+        ("snapshot 1t/a@x", 2, &format!("cannot open '1t/a': {none}")),
+        ("bookmark tank/a@s tank/a@x", 2, "invalid bookmark name 'tank/a@x': must contain a '#'"),
+        ("bookmark tank/a tank/a#x", 2, "invalid source name 'tank/a': must contain a '@' or '#'"),
+        ("bookmark #b #c", 2, "either source or bookmark must be specified as full dataset paths"),
+        ("destroy tank/a@", 1, nothing),
+        ("destroy tank//a@x", 1, &format!("cannot open 'tank//a': {empty}")),
+        ("destroy none/x@y", 1, &format!("cannot open 'none/x': {none}")),
+        ("destroy -d tank/a", 1, &format!("cannot open 'tank/a': {no_at}")),
+        ("destroy #b", 1, "bookmark '#b' does not exist."),
+        ("destroy tank/a#b,c", 1, "bookmark 'tank/a#b,c' does not exist."),
+        ("destroy -r tank/a#b", 1, "recursive is not supported with bookmark"),
+        ("destroy -d tank/a#b", 1, "defer destroy is not supported with bookmark"),
+        ("destroy tank/v", 1, "cannot destroy 'tank/v': volume has children"),
+        ("rollback tank/a", 1, &format!("cannot open 'tank/a': {no_at}")),
+        ("rollback tank/a#b", 1, &format!("cannot open 'tank/a#b': {no_at}")),
+        ("rollback tank/none@s", 1, &format!("cannot open 'tank/none@s': {none}")),
+        ("clone tank/a@s tank", 1, "cannot create 'tank': missing dataset name"),
+        ("clone tank/a@s tank/a@x@y", 1, &format!("cannot create 'tank/a@x@y': {at}")),
+        ("clone tank/a#b tank/c", 1, &format!("cannot open 'tank/a#b': {no_at}")),
+        ("promote /tank/a@x", 1, &format!("cannot open '/tank/a@x': {at}")),
+        ("rename tank/n tank/", 1, "cannot rename to 'tank/': trailing slash in name"),
+        ("rename tank/n tank/a@x", 1, &format!("cannot rename to 'tank/a@x': {at}")),
+        ("rename tank/n tank/none/x", 1, "cannot create 'tank/none/x': parent does not exist"),
+        ("rename tank/n tank", 1, "cannot create 'tank': missing dataset name"),
+        ("rename tank/a@s tank/n@s/t", 1, "cannot rename to 'tank/n@s/t': snapshots must be part of same dataset"),
+        ("clone -o a:b tank/a@s tank/c", 1, "missing '=' for property=value argument 'a:b'"),
+        ("rename tank/none tank/#c", 1, &format!("cannot open 'tank/none': {none}")),
+        ("rename tank/n none/x", 1, "cannot rename to 'none/x': datasets must be within same pool"),
+        ("rename none/x tank/x", 1, &format!("cannot open 'none/x': {none}")),
+        ("rename tank/a@s tank/n@s", 1, "cannot rename to 'tank/n@s': snapshots must be part of same dataset"),
+        ("rename tank/a tank/a/x", 1, "cannot rename to 'tank/a/x': New dataset name cannot be a descendant of current dataset name"),
+        ("rename -p tank/a@s tank/a@t", 1, &format!("cannot open 'tank/a@s': {at}")),
+        ("rename tank/a#b tank/a#c", 1, &format!("cannot open 'tank/a#b': {hash}")),
+        ("hold tag tank/a", 1, "'tank/a' is not a snapshot"),
+        ("hold tag tank/a#b", 1, "'tank/a#b' is not a snapshot"),
+        ("hold tag tank/a@x,", 1, &format!("cannot hold snapshot 'tank/a@x,': {none}")),
+        ("hold tag tank//a@x", 1, &format!("cannot open 'tank//a': {empty}")),
+        ("hold .x tank/a@s", 2, "tag may not start with '.'"),
+        ("release tag tank/a", 1, "'tank/a' is not a snapshot"),
+        ("holds tank/a", 1, "'tank/a' is not a snapshot"),
+    ] {
+        words(line, code, says);
+    }
+    // A file system that gets the name it has.
+    rig.zfs(&["rename", "tank/a", "tank/a"]);
+    assert_eq!(all(&rig), before);
+    let said = rig.zfs(&["holds", "tank/a@other"]);
+    assert_eq!(said, "NAME          TAG  TIMESTAMP\n");
+    rig.zpool(&["export", "tank"]);
+}
+
+/// Of several operands the good ones are held, and what is named twice is made once.
+#[test]
+fn operands_that_are_refused_do_not_keep_others_from_being_held() {
+    let Some((rig, _)) = tank("bad-operands", 128) else {
+        return;
+    };
+    rig.sh("zfs create -p tank/a/b; zfs snapshot tank/a@1 tank/a@1");
+    rig.zfs(&["snapshot", "-r", "tank/a@2", "tank/a/b@2"]);
+    let list = ["list", "-H", "-o", "name", "-t", "snapshot", "-r", "tank"];
+    assert_eq!(rig.zfs(&list), "tank/a@1\ntank/a@2\ntank/a/b@2\n");
+    let args = ["hold", "k", "tank/a@1", "tank/a@none", "tank/a", "tank/a@2"];
+    let said = rig.try_run("zfs", &args).fails(1);
+    for words in [
+        "cannot hold snapshot 'tank/a@none': dataset does not exist",
+        "'tank/a' is not a snapshot",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(rig.get("userrefs", "tank/a@1"), "1");
+    assert_eq!(rig.get("userrefs", "tank/a@2"), "1");
+    // All of one operand, or none of it.
+    let said = rig
+        .try_run("zfs", &["hold", "-r", "k", "tank/a@2"])
+        .fails(1);
+    let words = "cannot hold snapshot 'tank/a@2': tag already exists on this dataset\n";
+    assert_eq!(said, words);
+    assert_eq!(rig.get("userrefs", "tank/a/b@2"), "0");
+    // Each snapshot that is held is named.
+    rig.zfs(&["hold", "k", "tank/a/b@2"]);
+    let said = rig.try_run("zfs", &["destroy", "-r", "tank/a"]).fails(1);
+    for name in ["tank/a@1", "tank/a@2", "tank/a/b@2"] {
+        let line = format!(
+            "cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see holders."
+        );
+        assert!(said.lines().any(|l| l == line), "{said}");
+    }
+    assert_eq!(said.lines().count(), 3, "{said}");
+    rig.sh("zfs release k tank/a@1 tank/a@2 tank/a/b@2; zfs destroy -r tank/a");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// Everything that would go along is named, in the order in which it would go: clones of clones, too.
+#[test]
+fn what_depends_on_clones_is_named() {
+    let Some((rig, _)) = tank("bad-dependents", 128) else {
+        return;
+    };
+    rig.sh(
+        "zfs create tank/a; zfs snapshot tank/a@1; zfs snapshot tank/a@2; zfs clone tank/a@2 tank/c
+         zfs snapshot tank/c@x; zfs clone tank/c@x tank/d; zfs clone tank/a@2 tank/e",
+    );
+    let all = "tank/d\ntank/c@x\ntank/c\ntank/e\n";
+    let destroy = "use '-R' to destroy the following datasets:\n";
+    let roll = "use '-R' to force deletion of the following clones and dependents:\n";
+    for (line, text) in [
+        (
+            "destroy tank/a@2",
+            format!("cannot destroy 'tank/a@2': snapshot has dependent clones\n{destroy}"),
+        ),
+        (
+            "destroy tank/a@1%2",
+            format!("cannot destroy 'tank/a@2': snapshot has dependent clones\n{destroy}"),
+        ),
+        (
+            "destroy -r tank/a",
+            format!("cannot destroy 'tank/a': filesystem has dependent clones\n{destroy}"),
+        ),
+        (
+            "rollback -r tank/a@1",
+            format!("cannot rollback to 'tank/a@1': clones of previous snapshots exist\n{roll}"),
+        ),
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let said = rig.try_run("zfs", &args).fails(1);
+        assert_eq!(said, format!("{text}{all}"), "zfs {line}");
+    }
+    rig.sh("zfs destroy -R tank/a@1%2");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
 #[test]
 fn snapshots_that_are_held_or_have_clones_stay() {
     let Some((rig, mnt)) = tank("bad-needed", 128) else {

@@ -206,7 +206,7 @@ pub fn assignments<'a>(
     let mut out: Vec<(String, String)> = Vec::new();
     for text in texts {
         let (name, value) = names::assignment(text).ok_or_else(|| {
-            Fail::Usage(format!("missing '=' for property=value argument '{text}'"))
+            Fail::Error(format!("missing '=' for property=value argument '{text}'"))
         })?;
         let name = known_property(&name).unwrap_or(name);
         if out.iter().any(|(n, _)| *n == name) {

@@ -24,7 +24,7 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             "'-u' can only be used when creating a filesystem".into(),
         ));
     }
-    names::check_dataset(&name, Want::Filesystem)
+    names::check_new(&name, Want::Filesystem)
         .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?;
     if !name.contains('/') {
         // What is there is no failure with -p, not even the root of a pool.
@@ -186,7 +186,7 @@ mod tests {
             ("create a b", 2, "too many arguments"),
             (
                 "create -o atime tank/x",
-                2,
+                1,
                 "missing '=' for property=value argument 'atime'",
             ),
             (

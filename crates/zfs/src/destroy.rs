@@ -20,24 +20,37 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     } else {
         name
     };
-    match name.split_once('@') {
-        Some((fs, snaps)) => {
-            names::check_dataset(fs, Want::Filesystem)
-                .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
-            // Of a list (`a%b,c`), what cannot be the name of a snapshot is none that exists.
-            if snaps.is_empty() {
-                return Err(Fail::Error(format!(
-                    "cannot destroy '{name}': empty component or misplaced '@' or '#' delimiter in name"
-                )));
+    let need = |name: &str, want: Want| {
+        names::check_dataset(name, want)
+            .map_err(|why| Fail::Error(format!("cannot open '{name}': {why}")))
+    };
+    if let Some((fs, snaps)) = name.split_once('@') {
+        // Of a list (`a%b,c`), what cannot be the name of a snapshot is none that exists.
+        need(fs, Want::Filesystem)?;
+        if snaps.is_empty() {
+            return Err(Fail::Error(
+                "could not find any snapshots to destroy; check snapshot names.".into(),
+            ));
+        }
+    } else if name.contains('#') {
+        let bookmark = names::check_dataset(&name, Want::Bookmark);
+        for (option, what) in [
+            ("d", "defer destroy"),
+            ("r", "recursive"),
+            ("R", "recursive"),
+        ] {
+            if args.has(option) {
+                let text = format!("{what} is not supported with bookmark");
+                return Err(Fail::Error(text));
             }
         }
-        None => {
-            if args.has("d") {
-                return Err(Fail::Usage("-d is for snapshots only".into()));
-            }
-            names::check_dataset(&name, Want::Any)
-                .map_err(|why| Fail::Error(format!("cannot destroy '{name}': {why}")))?;
-        }
+        bookmark.map_err(|_| Fail::Error(format!("bookmark '{name}' does not exist.")))?;
+    } else {
+        let want = match args.has("d") {
+            true => Want::Snapshot,
+            false => Want::Filesystem,
+        };
+        need(&name, want)?;
     }
     let (dry_run, parsable) = (args.has("n"), args.has("p"));
     let mut request = DatasetDestroy {

@@ -16,12 +16,21 @@ pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.operands.is_empty() {
         return Err(Fail::Usage("missing snapshot argument".into()));
     }
+    let mut failed = 0;
+    let mut snapshots = Vec::new();
     for name in &args.operands {
-        names::check_dataset(name, Want::Snapshot)
-            .map_err(|why| Fail::Error(format!("cannot open '{name}': {why}")))?;
+        match names::check_dataset(name, Want::Snapshot) {
+            Ok(()) => {
+                snapshots.push(name.clone());
+                continue;
+            }
+            Err(_) if !name.contains('@') => cx.say(&format!("'{name}' is not a snapshot"))?,
+            Err(why) => cx.say(&format!("cannot open '{name}': {why}"))?,
+        }
+        failed += 1;
     }
     let request = Request::Holds {
-        snapshots: args.operands.clone(),
+        snapshots: snapshots.clone(),
         recursive: args.has("r"),
     };
     let answer = match cx.ask(&request) {
@@ -31,14 +40,14 @@ pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     };
     // With -r a file system need not have the snapshot.
     let not_its = |name: &str, e: &ApiError| args.has("r") && *e == ApiError::no_such_dataset(name);
-    let mut failed = 0;
     for (name, error) in &answer.failed {
+        snapshots.retain(|n| n != name);
         if !not_its(name, error) {
             cx.complain(error, "open", name)?;
             failed += 1;
         }
     }
-    if answer.failed.len() == args.operands.len() {
+    if snapshots.is_empty() {
         cx.say("no datasets available")?;
     }
     let exact = args.has("p");
@@ -53,15 +62,15 @@ pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             vec![h.snapshot.clone(), h.tag.clone(), time]
         })
         .collect();
-    let columns = [
-        Column::left("NAME"),
+    // As wide as the names of snapshots without holds, too, as OpenZFS makes it.
+    let width = snapshots.iter().map(|n| n.chars().count()).max();
+    let columns = vec![
+        Column::left("NAME").at_least(width.unwrap_or(0)),
         Column::left("TAG"),
         Column::left("TIMESTAMP"),
     ];
-    if !rows.is_empty() {
-        let text = columns::table(columns.to_vec(), &rows, args.has("H"));
-        write!(cx.out, "{text}")?;
-    }
+    let text = columns::table(columns, &rows, args.has("H"));
+    write!(cx.out, "{text}")?;
     Ok(i32::from(failed > 0))
 }
 

@@ -86,8 +86,7 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         NameBy::Target => Want::Any,
         _ => Want::Filesystem,
     };
-    names::check_dataset(&name, want)
-        .map_err(|why| Fail::Error(format!("cannot receive: {why}")))?;
+    names::check_new(&name, want).map_err(|why| Fail::Error(format!("cannot receive: {why}")))?;
     if args.has("c") && (args.has("F") || args.has("s")) {
         return Err(Fail::Usage(
             "corrective receive (-c) cannot be used with -F or -s".into(),

@@ -7,10 +7,9 @@ use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 
-/// A name that must be that of a snapshot: `cannot ACTION 'NAME': why not`.
-fn need_snapshot(action: &str, name: &str) -> Result<(), Fail> {
-    names::check_dataset(name, Want::Snapshot)
-        .map_err(|why| Fail::Error(format!("cannot {action} '{name}': {why}")))
+/// A name that must be that of something of a kind that is there: `cannot open 'NAME': why not`.
+fn need(name: &str, want: Want) -> Result<(), String> {
+    names::check_dataset(name, want).map_err(|why| format!("cannot open '{name}': {why}"))
 }
 
 /// The operand of a subcommand that has one.
@@ -26,11 +25,15 @@ pub fn snapshot(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.operands.is_empty() {
         return Err(Fail::Usage("missing snapshot argument".into()));
     }
-    if args.operands.iter().any(|name| !name.contains('@')) {
-        return Err(Fail::Usage(String::new()));
+    for name in &args.operands {
+        let Some((fs, _)) = name.split_once('@') else {
+            return Err(Fail::Usage(String::new()));
+        };
+        need(fs, Want::Filesystem).map_err(Fail::Usage)?;
     }
     for name in &args.operands {
-        need_snapshot("create snapshot", name)?;
+        names::check_new(name, Want::Snapshot)
+            .map_err(|why| Fail::Error(format!("cannot create snapshot '{name}': {why}")))?;
     }
     let props = common::assignments(args.all("o"))?;
     if let Some((name, _)) = props.iter().find(|(name, _)| !name.contains(':')) {
@@ -63,7 +66,7 @@ pub fn snapshot(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 
 pub fn rollback(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = only(args, "dataset")?;
-    need_snapshot("rollback to", name)?;
+    need(name, Want::Snapshot).map_err(Fail::Error)?;
     if !args.has("yes") && confirm::is_asked(cx) {
         let fs = name.split('@').next().unwrap_or_default();
         let younger = match (args.has("R"), args.has("r")) {
@@ -95,9 +98,12 @@ pub fn clone(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         [from, name] => (from.clone(), name.clone()),
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
-    need_snapshot("open", &from)?;
+    need(&from, Want::Snapshot).map_err(Fail::Error)?;
     let fail = |why: String| Fail::Error(format!("cannot create '{name}': {why}"));
-    names::check_dataset(&name, Want::Filesystem).map_err(fail)?;
+    names::check_new(&name, Want::Filesystem).map_err(fail)?;
+    if !name.contains('/') {
+        return Err(fail("missing dataset name".into()));
+    }
     if names::pool_of(&from) != names::pool_of(&name) {
         return Err(fail("source and target pools differ".into()));
     }
@@ -124,8 +130,7 @@ pub fn clone(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 
 pub fn promote(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let name = only(args, "clone filesystem")?;
-    names::check_dataset(name, Want::Filesystem)
-        .map_err(|why| Fail::Error(format!("cannot open '{name}': {why}")))?;
+    need(name, Want::Filesystem).map_err(Fail::Error)?;
     let request = Request::DatasetPromote {
         dataset: name.clone(),
         command: cx.command(),
@@ -142,14 +147,16 @@ pub fn bookmark(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
     let Some(at) = source.find(['@', '#']).filter(|_| name.contains('#')) else {
-        let (which, needs) = match name.contains('#') {
-            true => ("source", "'@' or '#'"),
-            false => ("bookmark", "'#'"),
-        };
-        return Err(Fail::Usage(format!(
-            "invalid {which} name: it must contain {needs}"
-        )));
+        return Err(Fail::Usage(match name.contains('#') {
+            true => format!("invalid source name '{source}': must contain a '@' or '#'"),
+            false => format!("invalid bookmark name '{name}': must contain a '#'"),
+        }));
     };
+    if source.starts_with(['@', '#']) && name.starts_with('#') {
+        return Err(Fail::Usage(
+            "either source or bookmark must be specified as full dataset paths".into(),
+        ));
+    }
     // Both names may leave out the file system that the other one has.
     let name = match name.strip_prefix('#') {
         Some(short) => format!("{}#{short}", &source[..at]),
@@ -162,8 +169,8 @@ pub fn bookmark(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         }
         _ => source,
     };
-    for n in [&source, &name] {
-        names::check_dataset(n, Want::Any)
+    for (n, want) in [(&source, Want::Any), (&name, Want::Bookmark)] {
+        names::check_new(n, want)
             .map_err(|why| Fail::Error(format!("cannot create bookmark '{name}': {why}")))?;
     }
     let request = Request::BookmarkCreate {
@@ -183,43 +190,54 @@ pub fn bookmark(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 }
 
 pub fn hold(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    let holding = holding(args, cx)?;
-    if holding.tag.starts_with('.') {
+    let tag = args.operands.first();
+    if args.operands.len() > 1 && tag.is_some_and(|t| t.starts_with('.')) {
         // Such tags are those of streams under way.
-        return Err(Fail::Error("tag may not start with '.'".into()));
+        return Err(Fail::Usage("tag may not start with '.'".into()));
     }
-    batch(Request::HoldAdd(holding), "hold snapshot", cx)
+    holding(args, "hold snapshot", Request::HoldAdd, cx)
 }
 
 pub fn release(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    let holding = holding(args, cx)?;
-    batch(
-        Request::HoldRelease(holding),
-        "release hold from snapshot",
-        cx,
-    )
+    let action = "release hold from snapshot";
+    holding(args, action, Request::HoldRelease, cx)
 }
 
-fn holding(args: &Parsed, cx: &Cx<'_>) -> Result<Holding, Fail> {
+/// `zfs hold` and `zfs release`: an operand that is refused does not keep the others from it.
+fn holding(
+    args: &Parsed,
+    action: &str,
+    request: impl Fn(Holding) -> Request,
+    cx: &mut Cx<'_>,
+) -> Outcome {
     let Some((tag, snapshots)) = args.operands.split_first() else {
         return Err(Fail::Usage("missing tag argument".into()));
     };
     if snapshots.is_empty() {
         return Err(Fail::Usage("missing snapshot argument".into()));
     }
-    for name in snapshots {
-        need_snapshot("open", name)?;
+    let (good, bad): (Vec<&String>, Vec<&String>) = snapshots
+        .iter()
+        .partition(|name| names::check_dataset(name, Want::Snapshot).is_ok());
+    for name in &bad {
+        let why = match name.split_once('@') {
+            None => format!("'{name}' is not a snapshot"),
+            Some((fs, _)) => need(fs, Want::Filesystem)
+                .err()
+                .unwrap_or_else(|| format!("cannot {action} '{name}': dataset does not exist")),
+        };
+        cx.say(&why)?;
     }
-    Ok(Holding {
+    if good.is_empty() {
+        return Ok(1);
+    }
+    let holding = Holding {
         tag: tag.clone(),
-        snapshots: snapshots.to_vec(),
+        snapshots: good.into_iter().cloned().collect(),
         recursive: args.has("r"),
         command: cx.command(),
-    })
-}
-
-fn batch(request: Request, action: &str, cx: &mut Cx<'_>) -> Outcome {
-    let batch = match cx.ask(&request) {
+    };
+    let batch = match cx.ask(&request(holding)) {
         Ok(Reply::Batch(b)) => b,
         Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
         Err(e) => return Err(cx.fail_plain(&e)),
@@ -227,7 +245,7 @@ fn batch(request: Request, action: &str, cx: &mut Cx<'_>) -> Outcome {
     for (name, error) in &batch.failed {
         cx.complain(error, action, name)?;
     }
-    Ok(i32::from(!batch.failed.is_empty()))
+    Ok(i32::from(!bad.is_empty() || !batch.failed.is_empty()))
 }
 
 #[cfg(test)]

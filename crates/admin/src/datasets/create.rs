@@ -563,7 +563,7 @@ fn is_there(entry: &PoolEntry, name: &str, kind: DatasetKind, fine: bool) -> Ans
 pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Created> {
     let name = r.name.as_str();
     let invalid = |why: String| ApiError::reason(Kind::Invalid, why);
-    names::check_dataset(name, Want::Filesystem).map_err(invalid)?;
+    names::check_new(name, Want::Filesystem).map_err(invalid)?;
     let kind = match r.volume_size {
         Some(_) => DatasetKind::Volume,
         None => DatasetKind::Filesystem,

@@ -4,7 +4,7 @@ use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, mount, objsets, protect, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{ApiError, DatasetDestroy, Destroyed, Peer};
+use api::{ApiError, DatasetDestroy, DatasetKind, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};
 use dmu::Tx;
@@ -60,11 +60,30 @@ struct Plan<'a> {
     open: HashSet<u64>,
     /// One that depends on itself: a clone with its own origin below it.
     circle: Option<String>,
-    /// Clones elsewhere that stand in the way.
-    blocked: Vec<String>,
+    /// Clones elsewhere that stand in the way, and the first snapshot that has some.
+    blocked: Vec<Arc<Dir>>,
+    blocked_at: Option<String>,
 }
 
 impl Plan<'_> {
+    /// Refuses to leave clones elsewhere without their origin. The sentence is about `object`, a name and a word for its kind,
+    /// or about the first snapshot that has clones.
+    fn need_no_clones(&self, object: Option<(&str, &str)>) -> Answer<()> {
+        let Some(at) = &self.blocked_at else {
+            return Ok(());
+        };
+        let names = dependents(self.entry, &self.blocked).map_err(errors::answer)?;
+        let (object, kind) = object.unwrap_or((at.as_str(), "snapshot"));
+        Err(ApiError::sentence(
+            Kind::Exists,
+            format!("cannot destroy '{object}': {kind} has dependent clones"),
+        )
+        .hint(format!(
+            "use '-R' to destroy the following datasets:\n{}",
+            names.join("\n")
+        )))
+    }
+
     /// A directory with everything below it: children, clones of its snapshots, its snapshots,
     /// itself. The root of a pool stays.
     fn tree(&mut self, dir: &Arc<Dir>) -> Result<()> {
@@ -127,7 +146,8 @@ impl Plan<'_> {
             if along || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
                 self.tree(&clone)?;
             } else {
-                self.blocked.push(full);
+                self.blocked.push(clone);
+                self.blocked_at.get_or_insert_with(|| name.clone());
             }
         }
         self.open.remove(&e.object);
@@ -140,9 +160,21 @@ impl Plan<'_> {
     }
 }
 
+/// Everything that goes with these clones, in the order in which it would go.
+pub(crate) fn dependents(entry: &PoolEntry, clones: &[Arc<Dir>]) -> Result<Vec<String>> {
+    let mut plan = new_plan(entry, None, true);
+    let mut clones = clones.to_vec();
+    clones.sort_by_key(|c| c.full_name());
+    for clone in clones {
+        plan.tree(&clone)?;
+    }
+    Ok(plan.steps.into_iter().map(|s| s.name).collect())
+}
+
 /// `zfs destroy`
 pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Destroyed> {
-    let entry = datasets::entry_of(admin, &r.name)?;
+    let of = r.name.split(['@', '#']).next().unwrap_or_default();
+    let entry = datasets::entry_of(admin, of)?;
     let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     datasets::need_writable(&entry)?;
     let _names = entry.names.write_unless_cancelled()?;
@@ -194,16 +226,17 @@ fn destroy_bookmark(
     Ok(answer)
 }
 
-fn new_plan<'a>(entry: &'a PoolEntry, top: Option<&'a str>, r: &DatasetDestroy) -> Plan<'a> {
+fn new_plan<'a>(entry: &'a PoolEntry, top: Option<&'a str>, dependents: bool) -> Plan<'a> {
     Plan {
         entry,
         top,
-        dependents: r.dependents,
+        dependents,
         steps: Vec::new(),
         seen: HashSet::new(),
         open: HashSet::new(),
         circle: None,
         blocked: Vec::new(),
+        blocked_at: None,
     }
 }
 
@@ -224,7 +257,7 @@ fn destroy_head(
             )),
         );
     }
-    let mut plan = new_plan(entry, Some(&r.name), r);
+    let mut plan = new_plan(entry, Some(&r.name), r.dependents);
     plan.tree(&ds.dir())
         .map_err(|e| datasets::plain(e, &r.name))?;
     // In the order in which they would go.
@@ -234,44 +267,41 @@ fn destroy_head(
         .map(|s| s.name.as_str())
         .filter(|n| *n != r.name)
         .collect();
+    let kind = match datasets::kind_of(entry, &ds) {
+        DatasetKind::Volume => "volume",
+        _ => "filesystem",
+    };
     if !recursive && !others.is_empty() {
         return Err(
-            ApiError::reason(Kind::Exists, "filesystem has children").hint(format!(
+            ApiError::reason(Kind::Exists, format!("{kind} has children")).hint(format!(
                 "use '-r' to destroy the following datasets:\n{}",
                 others.join("\n")
             )),
         );
     }
-    if !plan.blocked.is_empty() {
-        plan.blocked.sort();
-        return Err(
-            ApiError::reason(Kind::Exists, "filesystem has dependent clones").hint(format!(
-                "use '-R' to destroy the following datasets:\n{}",
-                plan.blocked.join("\n")
-            )),
-        );
-    }
+    plan.need_no_clones(Some((&r.name, kind)))?;
     plan.need_order()?;
     let steps = std::mem::take(&mut plan.steps);
     held(entry, &steps)?;
     carry_out(admin, entry, peer, r, steps, None)
 }
 
-/// Snapshots with holds stay.
+/// Snapshots with holds stay; each of them is named.
 fn held(entry: &PoolEntry, steps: &[Step]) -> Answer<()> {
+    let mut lines = Vec::new();
     for s in steps.iter().filter(|s| !s.is_head()) {
         let holds = s.load(&entry.pool).and_then(|ds| ds.holds());
         if holds.map_err(errors::answer)? > 0 {
-            return Err(ApiError::sentence(
-                Kind::Busy,
-                format!(
-                    "cannot destroy snapshot {0}: it's being held. Run 'zfs holds -r {0}' to see holders.",
-                    s.name
-                ),
+            lines.push(format!(
+                "cannot destroy snapshot {0}: it's being held. Run 'zfs holds -r {0}' to see holders.",
+                s.name
             ));
         }
     }
-    Ok(())
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::sentence(Kind::Busy, lines.join("\n"))),
+    }
 }
 
 /// Destroys the snapshots `spec` of `fs`; with `below` also those of the same names of the file systems and volumes
@@ -289,7 +319,7 @@ pub(crate) fn destroy_snapshots(
         true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
         false => vec![top.clone()],
     };
-    let mut plan = new_plan(entry, None, r);
+    let mut plan = new_plan(entry, None, r.dependents);
     // What comes free is counted where it is asked for: the lists of all that come after have to be read.
     let mut reclaim = 0u64;
     for head in heads {
@@ -313,15 +343,7 @@ pub(crate) fn destroy_snapshots(
     }
     plan.need_order()?;
     if !r.defer {
-        if !plan.blocked.is_empty() {
-            plan.blocked.sort();
-            return Err(
-                ApiError::reason(Kind::Exists, "snapshot has dependent clones").hint(format!(
-                    "use '-R' to destroy the following datasets:\n{}",
-                    plan.blocked.join("\n")
-                )),
-            );
-        }
+        plan.need_no_clones(None)?;
         held(entry, &plan.steps)?;
     }
     let steps = std::mem::take(&mut plan.steps);

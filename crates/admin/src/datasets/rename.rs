@@ -37,21 +37,31 @@ pub fn rename(
     let entry = datasets::entry_of(admin, from)?;
     let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     datasets::need_writable(&entry)?;
-    let want = if from.contains('@') {
-        Want::Snapshot
-    } else {
-        Want::Filesystem
-    };
-    names::check_dataset(to, want)
-        .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot create '{to}': {why}")))?;
-    if datasets::pool_of(from) != datasets::pool_of(to) {
-        return Err(ApiError::reason(
-            Kind::CrossDevice,
-            "datasets must be within same pool",
-        ));
-    }
     let _names = entry.names.write_unless_cancelled()?;
+    // The source is looked for first.
     let ds = datasets::find(&entry, from)?;
+    let fail_to = |kind, why: &str| {
+        Err(ApiError::sentence(
+            kind,
+            format!("cannot rename to '{to}': {why}"),
+        ))
+    };
+    let want = match from.split_once('@') {
+        Some((fs, _)) if to.split_once('@').is_some_and(|(other, _)| other != fs) => {
+            return fail_to(Kind::Invalid, "snapshots must be part of same dataset");
+        }
+        Some(_) => Want::Snapshot,
+        None => Want::Filesystem,
+    };
+    if let Err(why) = names::check_new(to, want) {
+        return fail_to(Kind::Invalid, &why);
+    }
+    if datasets::pool_of(from) != datasets::pool_of(to) {
+        return fail_to(Kind::CrossDevice, "datasets must be within same pool");
+    }
+    if from == to {
+        return Ok(());
+    }
     let uid = u64::from(peer.uid);
     rights::require(admin, &entry, peer, Action::Rename, &ds)?;
     if let Some((fs, old)) = from.split_once('@') {
@@ -66,24 +76,26 @@ pub fn rename(
             "the root dataset is renamed with its pool: zpool export, then zpool import NAME NEWNAME",
         ));
     }
-    if to != from && datasets::is_below(to, from) {
-        return Err(ApiError::reason(
-            Kind::Invalid,
-            "New dataset name cannot be a descendant of current dataset name",
-        ));
+    if datasets::is_below(to, from) {
+        let why = "New dataset name cannot be a descendant of current dataset name";
+        return fail_to(Kind::Invalid, why);
     }
+    let Some((parent, last)) = to.rsplit_once('/') else {
+        return Err(ApiError::sentence(
+            Kind::Invalid,
+            format!("cannot create '{to}': missing dataset name"),
+        ));
+    };
     match entry.pool.dsl.dir(to) {
         Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
         Err(e) if e.kind == Kind::NotFound => {}
         Err(e) => return Err(datasets::plain(e, from)),
     }
-    let Some((parent, last)) = to.rsplit_once('/') else {
-        return Err(ApiError::reason(
-            Kind::Invalid,
-            "a dataset cannot become a pool",
-        ));
-    };
-    let above = create::above(&entry, to, how.parents)?;
+    let above = create::above(&entry, to, how.parents).map_err(|e| ApiError {
+        message: e.sentence_for("create", to),
+        whole: true,
+        ..e
+    })?;
     above.require(admin, &entry, peer, &api::Props::default())?;
     let caller = rights::caller(admin, &entry, peer)?;
     entry
@@ -150,13 +162,7 @@ fn snapshot(
     recursive: bool,
     command: String,
 ) -> Answer<()> {
-    let (to_fs, new) = to.split_once('@').unwrap_or((fs, to));
-    if to_fs != fs {
-        return Err(ApiError::reason(
-            Kind::Invalid,
-            "snapshots must be part of same dataset",
-        ));
-    }
+    let (_, new) = to.split_once('@').unwrap_or((fs, to));
     let head = datasets::find(entry, fs)?;
     let plain = |e| datasets::plain(e, fs);
     let heads = match recursive {
@@ -171,7 +177,7 @@ fn snapshot(
         rights::require(admin, entry, peer, Action::Rename, &snap)?;
         rights::require(admin, entry, peer, Action::CreateIn, &head)?;
         let name = head.full_name();
-        names::check_dataset(&format!("{name}@{new}"), Want::Snapshot)
+        names::check_new(&format!("{name}@{new}"), Want::Snapshot)
             .map_err(|why| ApiError::reason(Kind::Invalid, format!("{name}@{new}: {why}")))?;
         if head.snapshot_named(new).map_err(plain)?.is_some() {
             return Err(ApiError::reason(

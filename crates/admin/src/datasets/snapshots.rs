@@ -45,6 +45,7 @@ type Wanted = Vec<(Arc<Dataset>, String)>;
 /// Finds the heads of a request, by pool; a snapshot that is there already refuses all of it.
 fn wanted(admin: &Admin, r: &SnapshotCreate) -> Answer<Vec<(Arc<PoolEntry>, Wanted)>> {
     let mut pools: BTreeMap<String, (Arc<PoolEntry>, Wanted)> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     for name in &r.names {
         let (fs, short) = split(name)?;
         let entry = datasets::entry_of(admin, fs)?;
@@ -56,9 +57,12 @@ fn wanted(admin: &Admin, r: &SnapshotCreate) -> Answer<Vec<(Arc<PoolEntry>, Want
         let of_pool = pools
             .entry(datasets::pool_of(fs).to_string())
             .or_insert_with(|| (entry, Vec::new()));
-        of_pool
-            .1
-            .extend(heads.into_iter().map(|h| (h, short.to_string())));
+        // A snapshot may be named twice, also by `-r` of two names.
+        for head in heads {
+            if seen.insert((datasets::pool_of(fs), head.object(), short)) {
+                of_pool.1.push((head, short.to_string()));
+            }
+        }
     }
     Ok(pools.into_values().collect())
 }
@@ -102,6 +106,14 @@ fn refusal(head: &Dataset, short: &str, e: Error) -> ApiError {
 /// `zfs snapshot`. What programs have written before is in the snapshots, also what the kernel still
 /// keeps of mounted file systems; what could not be had from it is returned as a warning.
 pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Option<String>> {
+    for name in &r.names {
+        names::check_new(name, Want::Snapshot).map_err(|why| {
+            ApiError::sentence(
+                Kind::Invalid,
+                format!("cannot create snapshot '{name}': {why}"),
+            )
+        })?;
+    }
     let mut props = Vec::new();
     for (name, text) in &r.props {
         let user = disk::props::is_user(name);
@@ -185,9 +197,10 @@ fn create_in(
         let _names = entry.names.read_unless_cancelled()?;
         datasets::need_writable(entry)?;
         // What was destroyed below the named ones while the kernel gave its data is left out.
+        let asked = list.len();
         let mut list = list.clone();
         list.retain(|(head, _)| still(&entry.pool, &head.full_name(), head).is_ok());
-        if list.is_empty() || !r.recursive && list.len() < r.names.len() {
+        if list.is_empty() || !r.recursive && list.len() < asked {
             return Err(ApiError::sentence(
                 Kind::NotFound,
                 "cannot create snapshots: a dataset was destroyed meanwhile",
@@ -233,7 +246,7 @@ struct Younger {
     snapshots: Vec<SnapshotEntry>,
     bookmarks: Vec<String>,
     /// Clones of the snapshots.
-    clones: Vec<String>,
+    clones: Vec<Arc<dsl::Dir>>,
 }
 
 fn younger(entry: &PoolEntry, head: &Arc<Dataset>, snap: &Dataset) -> Result<Younger> {
@@ -242,11 +255,8 @@ fn younger(entry: &PoolEntry, head: &Arc<Dataset>, snap: &Dataset) -> Result<You
     snapshots.retain(|e| e.creation_txg > txg);
     let mut clones = Vec::new();
     for e in &snapshots {
-        for c in datasets::clones(entry, &*head.named_snapshot(e)?)? {
-            clones.push(c.full_name());
-        }
+        clones.extend(datasets::clones(entry, &*head.named_snapshot(e)?)?);
     }
-    clones.sort();
     let marks = head.bookmarks_after(txg)?;
     Ok(Younger {
         snapshots,
@@ -268,17 +278,17 @@ fn listed(lines: &[String]) -> String {
 /// that are not in the snapshot, could not be mounted again.
 pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<String>> {
     let (fs, short) = split(&r.snapshot)?;
-    let entry = datasets::entry_of(admin, fs)?;
+    let entry = datasets::entry_of(admin, &r.snapshot)?;
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
     let plain = |e| datasets::plain(e, fs);
-    let head = datasets::find(&entry, fs)?;
     let snap = datasets::find(&entry, &r.snapshot)?;
+    let head = datasets::find(&entry, fs)?;
     rights::require(admin, &entry, peer, Action::Rollback, &head)?;
     let in_way = younger(&entry, &head, &snap).map_err(plain)?;
-    refuse(&in_way, &head, r)?;
+    refuse(&entry, &in_way, &head, r)?;
     let load = |e: &SnapshotEntry| head.named_snapshot(e).map_err(plain);
     if !r.protected {
         let names: Vec<String> = in_way
@@ -316,7 +326,7 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
 }
 
 /// Says what is younger than the snapshot and is not to be destroyed.
-fn refuse(in_way: &Younger, head: &Dataset, r: &Rollback) -> Answer<()> {
+fn refuse(entry: &PoolEntry, in_way: &Younger, head: &Dataset, r: &Rollback) -> Answer<()> {
     let fs = head.full_name();
     let others = in_way.snapshots.len() + in_way.bookmarks.len();
     if others > 0 && !r.recursive {
@@ -333,10 +343,12 @@ fn refuse(in_way: &Younger, head: &Dataset, r: &Rollback) -> Answer<()> {
         );
     }
     if !in_way.clones.is_empty() && !r.dependents {
+        let names = destroy::dependents(entry, &in_way.clones);
+        let names = names.map_err(|e| datasets::plain(e, &fs))?;
         return Err(
             ApiError::reason(Kind::Exists, "clones of previous snapshots exist").hint(format!(
                 "use '-R' to force deletion of the following clones and dependents:\n{}",
-                listed(&in_way.clones)
+                listed(&names)
             )),
         );
     }
@@ -420,7 +432,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     let (fs, _) = split(&r.snapshot)?;
     let name = r.name.as_str();
     let invalid = |why: String| ApiError::reason(Kind::Invalid, why);
-    names::check_dataset(name, Want::Filesystem).map_err(invalid)?;
+    names::check_new(name, Want::Filesystem).map_err(invalid)?;
     if datasets::pool_of(fs) != datasets::pool_of(name) {
         return Err(ApiError::reason(
             Kind::CrossDevice,
@@ -733,17 +745,31 @@ fn may_hold(
     refused
 }
 
-/// `zfs hold`: all snapshots of a pool are held, or none.
+/// `zfs hold`: of each operand all snapshots are held, or none.
 pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     let mut batch = Batch::default();
-    let mut list = held(admin, r, &mut batch.failed)?;
-    may_hold(admin, peer, Action::Hold, &mut list, &mut batch.failed)?;
-    for (name, entry, snap) in &list {
-        if let Err(e) = entry.pool.dsl.check_hold(snap, &r.tag, false) {
-            batch.failed.push((name.clone(), datasets::plain(e, name)));
+    let mut list = Vec::<(String, Arc<PoolEntry>, Arc<Dataset>)>::new();
+    // Two operands may mean the same.
+    let mut named = BTreeSet::new();
+    for name in &r.snapshots {
+        let one = Holding {
+            snapshots: vec![name.clone()],
+            ..r.clone()
+        };
+        let before = batch.failed.len();
+        let mut those = held(admin, &one, &mut batch.failed)?;
+        may_hold(admin, peer, Action::Hold, &mut those, &mut batch.failed)?;
+        for (name, entry, snap) in &those {
+            if let Err(e) = entry.pool.dsl.check_hold(snap, &r.tag, false) {
+                batch.failed.push((name.clone(), datasets::plain(e, name)));
+            }
+        }
+        if batch.failed.len() == before {
+            those.retain(|(n, ..)| named.insert(n.clone()));
+            list.extend(those);
         }
     }
-    if !batch.failed.is_empty() {
+    if list.is_empty() {
         return Ok(batch);
     }
     let check = |pool: &Pool, snap: &Arc<Dataset>, tag: &str| pool.dsl.check_hold(snap, tag, false);

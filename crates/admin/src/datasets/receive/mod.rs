@@ -100,7 +100,7 @@ pub fn receive(
         true => Want::Snapshot,
         false => Want::Filesystem,
     };
-    names::check_dataset(&r.target, want)
+    names::check_new(&r.target, want)
         .map_err(|why| ApiError::sentence(Kind::Invalid, format!("cannot receive: {why}")))?;
     let entry = datasets::entry_of(admin, &r.target).map_err(|_| {
         words::plain(

@@ -147,7 +147,7 @@ pub(super) fn find_target(
 ) -> Answer<Target> {
     let (mut fs, snap) = target_name(run, begin, extra)?;
     let full = format!("{fs}@{snap}");
-    names::check_dataset(&full, Want::Snapshot).map_err(|why| words::plain(Kind::Invalid, why))?;
+    names::check_new(&full, Want::Snapshot).map_err(|why| words::plain(Kind::Invalid, why))?;
     if datasets::pool_of(&fs) != entry.pool.name() {
         return Err(words::plain(
             Kind::NotFound,

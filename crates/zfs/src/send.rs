@@ -282,11 +282,16 @@ fn warn(plan: &SendPlan, cx: &mut Cx<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-fn answer(reply: Result<Reply, api::ApiError>, cx: &mut Cx<'_>) -> Result<SendPlan, Fail> {
+/// `what`: the snapshot that was asked for.
+fn answer(
+    reply: Result<Reply, api::ApiError>,
+    what: &str,
+    cx: &mut Cx<'_>,
+) -> Result<SendPlan, Fail> {
     match reply {
         Ok(Reply::SendPlan(plan)) => Ok(plan),
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
-        Err(e) => Err(cx.fail(&e, "send", "stream")),
+        Err(e) => Err(cx.fail(&e, "send", what)),
     }
 }
 
@@ -303,6 +308,10 @@ fn send_stream(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         cx.say("WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be generated.\n")?;
     }
     let mut r = request(args, cx)?;
+    let what = match r.token {
+        Some(_) => "stream".to_string(),
+        None => r.target.clone(),
+    };
     let (parsable, json) = (args.has("P"), args.has("j"));
     if parsable && json {
         return Err(Fail::Usage("-P and -j cannot be combined".into()));
@@ -322,7 +331,7 @@ fn send_stream(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             ..r.clone()
         };
         let asked = cx.ask(&Request::Send(look));
-        let plan = answer(asked, cx)?;
+        let plan = answer(asked, &what, cx)?;
         if verbose {
             let text = match json {
                 true => json_lines(&plan),
@@ -358,7 +367,7 @@ fn send_stream(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         .backend
         .ask_passing(&Request::Send(r), out.as_fd(), &mut |p| watch.tell(&p));
     watch.end()?;
-    let plan = answer(sent, cx)?;
+    let plan = answer(sent, &what, cx)?;
     warn(&plan, cx)?;
     Ok(i32::from(plan.failed))
 }

@@ -168,3 +168,23 @@ fn delimiters_that_are_not_expected_are_told() {
     assert_eq!(rig.get("special_small_blocks", "tank"), "32768");
     rig.zpool(&["export", "tank"]);
 }
+
+/// Who has nothing and a limit of one kind only has no figures of the other, as in OpenZFS 2.3.2.
+#[test]
+fn limits_of_those_who_have_nothing_are_shown_alone() {
+    let Some((rig, _)) = tank("only-limits") else {
+        return;
+    };
+    let bytes = "projectquota@5=40M";
+    rig.zfs(&["set", bytes, "projectobjquota@6=100", "tank"]);
+    for (exact, five, six) in [
+        ("-Hp", "5\t0\t41943040\t-\t-", "6\t-\t-\t0\t100"),
+        ("-H", "5\t0B\t40M\t-\t-", "6\t-\t-\t0\t100"),
+    ] {
+        let fields = "name,used,quota,objused,objquota";
+        let said = rig.zfs(&["projectspace", exact, "-o", fields, "tank"]);
+        for line in [five, six] {
+            assert!(said.lines().any(|l| l == line), "{line:?}: {said}");
+        }
+    }
+}

@@ -114,12 +114,15 @@ impl Line {
         match field {
             "type" => self.kind().to_string(),
             "name" => self.name.clone(),
+            // Nothing was counted and nothing is limited: there is no entry.
+            "used" | "quota" if r.used == 0 && r.quota == 0 => "-".to_string(),
             "used" => size(r.used, true),
             "quota" => limit(r.quota, true),
-            "objused" => r.objects.map_or("-".to_string(), |n| size(n, false)),
-            _ => match r.objects {
-                None => "-".to_string(),
-                Some(_) => limit(r.object_quota, false),
+            _ => match (field, r.objects) {
+                (_, None) => "-".to_string(),
+                (_, Some(0)) if r.object_quota == 0 => "-".to_string(),
+                ("objused", Some(n)) => size(n, false),
+                _ => limit(r.object_quota, false),
             },
         }
     }

@@ -480,8 +480,9 @@ impl Ctldir {
         };
         let (time, subdirs) = match dir {
             Dir::Root => (self.mounted_at, 2),
+            // 0 while there were never any, as in OpenZFS.
             Dir::Snapshots => (
-                self.from.changed().map_or(self.mounted_at, |t| Time {
+                self.from.changed().map_or(Time::default(), |t| Time {
                     sec: t.sec,
                     nsec: t.nsec,
                 }),
@@ -492,7 +493,7 @@ impl Ctldir {
         Attr {
             ino,
             size: 2 + subdirs,
-            atime: time,
+            atime: self.mounted_at,
             mtime: time,
             ctime: time,
             btime: Some(self.mounted_at),

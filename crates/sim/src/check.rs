@@ -281,7 +281,8 @@ fn digest(b: &[u8]) -> u64 {
     h.0
 }
 
-fn areas(d: &MemDisk) -> Vec<(usize, u64)> {
+/// Numbers of the labels of a disk, and where the nvlist of each begins.
+pub fn areas(d: &MemDisk) -> Vec<(usize, u64)> {
     let size = d.geometry().size;
     (0..LABELS)
         .filter_map(|i| label_offset(i, size).map(|o| (i, o + NVLIST_OFFSET)))

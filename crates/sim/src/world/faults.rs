@@ -155,7 +155,16 @@ impl World {
         self.counts.faults += 1;
         self.content.fault(disk, fault);
         match fault {
-            Fault::Garbage => d.corrupt_written(disk::label::DATA_START),
+            Fault::Garbage => {
+                d.corrupt_written(disk::label::DATA_START);
+                // Garbage of garbage is what was there first: labels at the end must not come back.
+                let whole = vdev::label::read_labels(&**d);
+                for (label, at) in check::areas(d) {
+                    if at >= disk::label::DATA_START && whole.copies[label].is_some() {
+                        d.corrupt(at, 512);
+                    }
+                }
+            }
             Fault::Rot(n, seed) => {
                 let rng = SeededRng::new(seed);
                 let mut chunks = Vec::new();

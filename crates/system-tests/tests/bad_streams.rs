@@ -179,41 +179,7 @@ fn streams_that_do_not_fit_are_refused_and_change_nothing() {
             "{new}: destination has snapshots (eg. dst/x@1)\nmust destroy them to overwrite it"
         ),
     );
-    // A younger snapshot, a change.
-    rig.zfs(&["snapshot", "dst/x@own"]);
-    b.refused(&["dst/x"], &to_2, &unlike);
-    rig.zfs(&["destroy", "dst/x@own"]);
-    rig.zfs(&["mount", "dst/x"]);
-    fs::write(rig.mnt().join("dst/x/own"), "own").unwrap();
-    let changed =
-        format!("{more}: destination dst/x has been modified\nsince most recent snapshot");
-    b.refused(&["dst/x"], &to_2, &changed);
-    assert_eq!(fs::read(rig.mnt().join("dst/x/own")).unwrap(), b"own");
-    // Also where a snapshot holds it.
-    rig.zfs(&["snapshot", "dst/x@own"]);
-    b.refused(&["dst/x"], &to_2, &changed);
-    rig.zfs(&["destroy", "dst/x@own"]);
-    let there = "cannot restore to dst/x@1: destination already exists";
-    b.refused(&["-F", "dst/x@1"], &to_2, there);
-    for (origin, words) in [
-        (
-            "dst/x@none",
-            "cannot receive: specified origin fs (dst/x@none) does not exist",
-        ),
-        (
-            "none@1",
-            "cannot receive: specified origin fs (none@1) does not exist",
-        ),
-    ] {
-        b.refused(&["-o", &format!("origin={origin}"), "dst/y"], &to_2, words);
-    }
-    let at = "cannot receive: invalid argument - snapshot not allowed with -d";
-    b.refused(&["-d", "dst/x@1"], &full, at);
-    let bogus = "cannot receive: invalid property 'bogus'";
-    b.refused(&["-x", "bogus", "dst/y"], &full, bogus);
-    // With -F it is taken, and the change given up.
-    b.good(&["-F", "dst/x"], &to_2);
-    assert!(!rig.mnt().join("dst/x/own").exists());
+    onto_changed(&b, &full, &to_2);
     b.good(&["dst/x"], &to_3);
 
     // A pool that cannot be written.
@@ -227,6 +193,49 @@ fn streams_that_do_not_fit_are_refused_and_change_nothing() {
         err.starts_with("cannot receive") && err.contains("read-only"),
         "{err}"
     );
+}
+
+/// Onto `dst/x`, which has `@1` of the increment `to_2` and more; leaves it with `@2`.
+fn onto_changed(b: &Bad, full: &Path, to_2: &Path) {
+    let rig = &b.rig;
+    let more = "cannot receive incremental stream";
+    let unlike =
+        format!("{more}: most recent snapshot of dst/x does not\nmatch incremental source");
+    // A younger snapshot, a change.
+    rig.zfs(&["snapshot", "dst/x@own"]);
+    b.refused(&["dst/x"], to_2, &unlike);
+    rig.zfs(&["destroy", "dst/x@own"]);
+    rig.zfs(&["mount", "dst/x"]);
+    fs::write(rig.mnt().join("dst/x/own"), "own").unwrap();
+    let changed =
+        format!("{more}: destination dst/x has been modified\nsince most recent snapshot");
+    b.refused(&["dst/x"], to_2, &changed);
+    assert_eq!(fs::read(rig.mnt().join("dst/x/own")).unwrap(), b"own");
+    // Also where a snapshot holds it.
+    rig.zfs(&["snapshot", "dst/x@own"]);
+    b.refused(&["dst/x"], to_2, &changed);
+    rig.zfs(&["destroy", "dst/x@own"]);
+    let there = "cannot restore to dst/x@1: destination already exists";
+    b.refused(&["-F", "dst/x@1"], to_2, there);
+    for (origin, words) in [
+        (
+            "dst/x@none",
+            "cannot receive: specified origin fs (dst/x@none) does not exist",
+        ),
+        (
+            "none@1",
+            "cannot receive: specified origin fs (none@1) does not exist",
+        ),
+    ] {
+        b.refused(&["-o", &format!("origin={origin}"), "dst/y"], to_2, words);
+    }
+    let at = "cannot receive: invalid argument - snapshot not allowed with -d";
+    b.refused(&["-d", "dst/x@1"], full, at);
+    let bogus = "cannot receive: invalid property 'bogus'";
+    b.refused(&["-x", "bogus", "dst/y"], full, bogus);
+    // With -F it is taken, and the change given up.
+    b.good(&["-F", "dst/x"], to_2);
+    assert!(!rig.mnt().join("dst/x/own").exists());
 }
 
 #[test]

@@ -446,6 +446,16 @@ fn same_space(rig: &Rig, share: &Path, name: &str, fs: &str) {
     assert!(same, "{name}, {fs}: there {there:?}, here {here:?}");
 }
 
+/// What is done here with what came back.
+fn changed_here(rig: &Rig, at: &Path) {
+    fs::write(at.join("s/here"), "from here").unwrap();
+    fs::remove_file(at.join("s/there")).unwrap();
+    fs::write(at.join("s/own/here"), Dice::new(3).bytes(150_000)).unwrap();
+    std::os::unix::fs::chown(at.join("s/own/here"), Some(12), Some(8)).unwrap();
+    rig.zfs(&["set", "userquota@12=33M", "tank/s/own"]);
+    rig.zfs(&["snapshot", "-r", "tank/s@a4"]);
+}
+
 /// Raw streams from here to OpenZFS, from there back, and from here once more: both ends have the keys loaded and use the
 /// file systems in between. Content, keys, quotas and what owners use are the same at both ends.
 #[test]
@@ -546,12 +556,7 @@ fn raw_streams_go_to_openzfs_and_back_and_there_again() {
     rig.zfs(&["mount", "tank/other"]);
     same(&share, "one@b1", &snap("other", "b1"));
     // And once more.
-    fs::write(at.join("s/here"), "from here").unwrap();
-    fs::remove_file(at.join("s/there")).unwrap();
-    fs::write(at.join("s/own/here"), Dice::new(3).bytes(150_000)).unwrap();
-    std::os::unix::fs::chown(at.join("s/own/here"), Some(12), Some(8)).unwrap();
-    rig.zfs(&["set", "userquota@12=33M", "tank/s/own"]);
-    rig.zfs(&["snapshot", "-r", "tank/s@a4"]);
+    changed_here(&rig, &at);
     send("further.zs", &["-wR", "-i", "@b2", "tank/s@a4"]);
     let ended = run_there(&rig, &vm, &share, &format!("{RAW_TOOLS}{RAW_AGAIN}"));
     assert!(ended.success(), "{ended}");

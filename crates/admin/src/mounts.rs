@@ -289,7 +289,7 @@ impl Mounted {
         match pool.open_dataset(&self.ds).and_then(lacks) {
             Ok(true) => self.replace(|| Ok(())),
             Ok(false) => Ok(()),
-            Err(e) => Err(crate::datasets::plain(e, &self.ds.full_name())),
+            Err(e) => Err(errors::answer(e.context(self.ds.full_name()))),
         }
     }
 

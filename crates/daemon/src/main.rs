@@ -4,6 +4,8 @@
 mod budget;
 mod dirty;
 mod door;
+#[cfg(test)]
+mod ending_tests;
 mod faults;
 mod health_watch;
 mod log;

@@ -40,25 +40,7 @@ pub fn rename(
     let _names = entry.names.write_unless_cancelled()?;
     // The source is looked for first.
     let ds = datasets::find(&entry, from)?;
-    let fail_to = |kind, why: &str| {
-        Err(ApiError::sentence(
-            kind,
-            format!("cannot rename to '{to}': {why}"),
-        ))
-    };
-    let want = match from.split_once('@') {
-        Some((fs, _)) if to.split_once('@').is_some_and(|(other, _)| other != fs) => {
-            return fail_to(Kind::Invalid, "snapshots must be part of same dataset");
-        }
-        Some(_) => Want::Snapshot,
-        None => Want::Filesystem,
-    };
-    if let Err(why) = names::check_new(to, want) {
-        return fail_to(Kind::Invalid, &why);
-    }
-    if datasets::pool_of(from) != datasets::pool_of(to) {
-        return fail_to(Kind::CrossDevice, "datasets must be within same pool");
-    }
+    check_names(from, to)?;
     if from == to {
         return Ok(());
     }
@@ -78,7 +60,7 @@ pub fn rename(
     }
     if datasets::is_below(to, from) {
         let why = "New dataset name cannot be a descendant of current dataset name";
-        return fail_to(Kind::Invalid, why);
+        return Err(cannot(to, Kind::Invalid, why));
     }
     let Some((parent, last)) = to.rsplit_once('/') else {
         return Err(ApiError::sentence(
@@ -150,6 +132,28 @@ pub fn rename(
         e = e.detail(line);
     }
     Err(e)
+}
+
+fn cannot(to: &str, kind: Kind, why: &str) -> ApiError {
+    ApiError::sentence(kind, format!("cannot rename to '{to}': {why}"))
+}
+
+/// Refuses a new name that cannot be one, or is that of something else.
+fn check_names(from: &str, to: &str) -> Answer<()> {
+    let want = match from.split_once('@') {
+        Some((fs, _)) if to.split_once('@').is_some_and(|(other, _)| other != fs) => {
+            let why = "snapshots must be part of same dataset";
+            return Err(cannot(to, Kind::Invalid, why));
+        }
+        Some(_) => Want::Snapshot,
+        None => Want::Filesystem,
+    };
+    names::check_new(to, want).map_err(|why| cannot(to, Kind::Invalid, &why))?;
+    if datasets::pool_of(from) != datasets::pool_of(to) {
+        let why = "datasets must be within same pool";
+        return Err(cannot(to, Kind::CrossDevice, why));
+    }
+    Ok(())
 }
 
 /// All of them in one txg, or none.

@@ -27,6 +27,15 @@ enum Way {
     GoOn(String),
 }
 
+/// What a target has that the base of a stream has not.
+#[derive(Default)]
+struct Since {
+    /// Snapshots, which are given up.
+    later: Vec<String>,
+    /// Files are not as they were then.
+    changed: bool,
+}
+
 /// Whether what a broken receive kept may be in the way of an operation.
 pub(super) fn takes_away(op: &Op) -> bool {
     matches!(
@@ -163,6 +172,28 @@ impl World {
         }
     }
 
+    /// What a target has beyond the base of a stream.
+    fn since_base(&self, to: &str, way: &Way) -> Result<Since> {
+        let base = match way {
+            Way::From(base) => Some(base.phys().guid),
+            Way::GoOn(_) => Some(self.resumed_base(to)?).filter(|guid| *guid != 0),
+            Way::Whole => None,
+        };
+        let (Some(base), Some(pool)) = (base, self.pool()) else {
+            return Ok(Since::default());
+        };
+        let own = pool.dsl.dataset(&full(to))?.snapshots()?;
+        let at = own.iter().position(|(_, s)| s.phys().guid == base);
+        let now = self.oracle.now();
+        let was = at.and_then(|at| now.snaps.get(&key(to, &own[at].0)));
+        let is = now.sets.get(to).map(|n| self.oracle.models[*n].freeze());
+        let beyond = own.iter().skip(at.map_or(0, |at| at + 1));
+        Ok(Since {
+            later: beyond.map(|(name, _)| key(to, name)).collect(),
+            changed: was.zip(is).is_none_or(|(was, is)| !was.is_same(&is)),
+        })
+    }
+
     fn receive_in(
         &mut self,
         [fs, snap, to]: &[&String; 3],
@@ -185,23 +216,7 @@ impl World {
         let exists = now.sets.contains_key(*to);
         let mut ask = options(share + now.snaps.len() as u64);
         ask.target = key(&full(fs), snap);
-        // What the target has beyond the base is given up.
-        let mut later = Vec::new();
-        let mut changed = false;
-        let base = match &way {
-            Way::From(base) => Some(base.phys().guid),
-            Way::GoOn(_) => Some(self.resumed_base(to)?).filter(|guid| *guid != 0),
-            Way::Whole => None,
-        };
-        if let (Some(base), Some(pool)) = (base, self.pool()) {
-            let own = pool.dsl.dataset(&full(to))?.snapshots()?;
-            let at = own.iter().position(|(_, s)| s.phys().guid == base);
-            let was = at.and_then(|at| now.snaps.get(&key(to, &own[at].0)));
-            let is = now.sets.get(*to).map(|n| self.oracle.models[*n].freeze());
-            changed = was.zip(is).is_none_or(|(was, is)| !was.is_same(&is));
-            let beyond = own.iter().skip(at.map_or(0, |at| at + 1));
-            later = beyond.map(|(name, _)| key(to, name)).collect();
-        }
+        let Since { later, changed } = self.since_base(to, &way)?;
         let there = now.snaps.contains_key(&key(to, snap)) && !later.contains(&key(to, snap));
         if there || now.origins.values().any(|o| later.contains(o)) {
             return Ok(Outcome::Nothing);

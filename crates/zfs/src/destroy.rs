@@ -141,10 +141,15 @@ mod tests {
             "cannot destroy 'tank/a': filesystem has children\n\
              use '-r' to destroy the following datasets:\ntank/a/b\n"
         );
-        for line in ["destroy", "destroy a b", "destroy -d tank/a"] {
+        for line in ["destroy", "destroy a b"] {
             assert_eq!(run(line, &mut fake).0, 2, "{line}");
         }
-        for line in ["destroy tank/a@", "destroy tank/a@b/c", "destroy /tank"] {
+        for line in [
+            "destroy tank/a@",
+            "destroy tank/a@b/c",
+            "destroy /tank",
+            "destroy -d tank/a",
+        ] {
             assert_eq!(run(line, &mut fake).0, 1, "{line}");
         }
     }

@@ -296,6 +296,7 @@ mod tests {
             "clone tank/a@1",
             "bookmark tank/a@1",
             "hold x",
+            "hold .x tank/a@1",
             "promote",
         ] {
             assert_eq!(run(line, &mut fake).0, 2, "{line}");
@@ -313,7 +314,7 @@ mod tests {
             "rollback tank/a",
             "clone tank/a tank/b",
             "clone tank/a@1 other/b",
-            "hold .x tank/a@1",
+            "hold x tank/a",
         ] {
             assert_eq!(run(line, &mut fake).0, 1, "{line}");
         }

@@ -155,7 +155,7 @@ fn properties() {
     assert_eq!(shown(&rig, "groupobjquota@7", "tank/q"), "5 local");
     assert_eq!(shown(&rig, "defaultuserquota", "tank/q"), "9M -");
     rig.zfs(&["set", "userquota@12=none", "tank/q"]);
-    assert_eq!(shown(&rig, "userquota@12", "tank/q"), "none -");
+    assert_eq!(shown(&rig, "userquota@12", "tank/q"), "none local");
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

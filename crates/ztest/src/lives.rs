@@ -296,6 +296,8 @@ impl Lives {
         let had: Vec<String> = had.filter(|s| self.pool().dsl.dataset(s).is_ok()).collect();
         let (old, new) = (format!("{top}@{old}"), format!("{top}@{new}"));
         self.commands.rename_all(&old, &new)?;
+        // To the name they have already: nothing is changed.
+        let had = if old == new { Vec::new() } else { had };
         had.iter().try_for_each(|name| self.is_gone(name))
     }
 

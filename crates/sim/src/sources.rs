@@ -76,8 +76,8 @@ pub fn spare_for(pool: &Pool, guid: u64) -> Option<Arc<Vdev>> {
     let stands_in =
         |g: &Arc<Vdev>| g.kind() == VdevKind::Spare && g.leaves().iter().any(|l| l.guid() == guid);
     let group = pool.tree.all().into_iter().find(stands_in)?;
-    let spares = group.dtl_holders().into_iter();
-    spares.filter(|v| v.kind() == VdevKind::Dspare).next_back()
+    let mut spares = group.dtl_holders().into_iter();
+    spares.rfind(|v| v.kind() == VdevKind::Dspare)
 }
 
 /// Whether a disk or distributed spare has everything.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use system_tests::Rig;
 use testkit::{or_skip, OpenZfs};
 
@@ -11,6 +12,16 @@ fn key_file(rig: &Rig, name: &str, text: &str) -> String {
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
     format!("file://{}", path.display())
+}
+
+/// A pool on one disk.
+fn tank(name: &str) -> Option<(Rig, PathBuf)> {
+    let mut rig = Rig::new(name)?;
+    let disk = rig.image("d0", 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    Some((rig, mnt))
 }
 
 /// A pool of our own: a crash with an encrypted log, another key, a destroyed file system without its
@@ -256,13 +267,9 @@ fn raw_copy_follows(format: &str) {
 
 #[test]
 fn an_unmount_can_forget_keys() {
-    let Some(mut rig) = Rig::new("unmount-keys") else {
+    let Some((rig, mnt)) = tank("unmount-keys") else {
         return;
     };
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
     let make = "zfs create -o encryption=on -o keyformat=passphrase";
     rig.sh(&format!(
         "echo password | {make} tank/e; echo password | {make} tank/e/own; zfs create tank/e/child"
@@ -301,13 +308,9 @@ fn an_unmount_can_forget_keys() {
 /// mounted read-only stays as it is, so that the next increment is taken without -F, as in OpenZFS.
 #[test]
 fn a_raw_copy_mounted_read_only_takes_the_next_increment() {
-    let Some(mut rig) = Rig::new("read-only-copy") else {
+    let Some((rig, mnt)) = tank("read-only-copy") else {
         return;
     };
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
     let key = key_file(&rig, "pass", "correct horse\n");
     rig.sh(&format!(
         "zfs create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=100000 -o keylocation={key} tank/a
@@ -341,13 +344,9 @@ fn takes(rig: &Rig, args: &str) -> (Option<i32>, String) {
 /// or `-o` says. It is a local value in any case, and the stream's comes last, as OpenZFS 2.3.2 does it.
 #[test]
 fn a_raw_copy_has_the_location_of_its_key_from_the_stream_or_the_command() {
-    let Some(mut rig) = Rig::new("key-location") else {
+    let Some((rig, _)) = tank("key-location") else {
         return;
     };
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
     let key = key_file(&rig, "key", &"5a".repeat(32));
     let other = key_file(&rig, "other", &"5a".repeat(32));
     let make = format!("zfs create -o encryption=on -o keyformat=hex -o keylocation={key}");
@@ -480,13 +479,9 @@ fn refused_locations(rig: &Rig, encrypted: &str, key: &str) {
 /// not encrypted, and stopped the pool.
 #[test]
 fn a_raw_stream_takes_the_place_of_no_file_system() {
-    let Some(mut rig) = Rig::new("raw-onto") else {
+    let Some((rig, mnt)) = tank("raw-onto") else {
         return;
     };
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
     let key = key_file(&rig, "key", &"5a".repeat(32));
     let make = format!("zfs create -o encryption=on -o keyformat=hex -o keylocation={key}");
     rig.sh(&format!(

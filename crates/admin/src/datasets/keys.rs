@@ -195,14 +195,18 @@ pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answ
     // Txgs that are not on disk yet hold what was unmounted just now.
     crate::suspended::not_suspended(&entry)?;
     entry.pool.sync().map_err(errors::answer)?;
-    let in_use = entry.all_mounts().iter().any(|m| has_it(m.object));
-    for _ in 0..if in_use { 0 } else { LET_GO } {
+    let mounted = entry.all_mounts().iter().any(|m| has_it(m.object));
+    let mut tries = if mounted { 0 } else { LET_GO };
+    loop {
         match dsl.unload_key(&dir) {
-            Err(e) if e.kind == Kind::Busy => std::thread::sleep(LET_GO_STEP),
+            Err(e) if e.kind == Kind::Busy && tries > 0 => {
+                cancel::check()?;
+                tries -= 1;
+                std::thread::sleep(LET_GO_STEP);
+            }
             done => return done.map_err(told),
         }
     }
-    dsl.unload_key(&dir).map_err(told)
 }
 
 /// How a key of `format` is to be made from what the user gives.

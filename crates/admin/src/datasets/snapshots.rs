@@ -506,7 +506,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
                 return Err(Error::new(Kind::Invalid, "a clone cannot be a pool"));
             };
             still(pool, &from, &origin)?;
-            create::check_room(pool, 5 * more)?;
+            create::check_room(pool, more)?;
             // Asked before the parents are made, which cannot be taken back.
             if let Ok(parent) = pool.dsl.dir(parent) {
                 pool.dsl.check_create(&parent, last, false)?;

@@ -40,7 +40,8 @@ impl<'a> Courtesy<'a> {
 }
 
 impl Pool {
-    /// Runs a piece of a scan that reads nothing of the class of others' requests, and pauses if there were such meanwhile.
+    /// Runs a piece of a scan, and pauses if somebody else had requests meanwhile. What the piece itself reads in their class
+    /// (the space map of the next metaslab) counts as theirs.
     pub(super) fn beside_others<R>(
         &self,
         courtesy: &mut Courtesy<'_>,

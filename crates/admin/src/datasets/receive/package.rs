@@ -4,7 +4,7 @@ use super::one;
 use super::target::Extra;
 use super::{list_of, sent_name, words, Run};
 use crate::cancel;
-use crate::datasets::{self, destroy, rename, set, snapshots, Answer};
+use crate::datasets::{self, destroy, rename, rights, set, snapshots, Answer};
 use crate::errors;
 use crate::registry::PoolEntry;
 use api::{DatasetDestroy, NameBy};
@@ -206,6 +206,9 @@ fn dress_snapshots(
     index: &Index<'_>,
     to: &str,
 ) -> Answer<()> {
+    // Nobody destroys a snapshot meanwhile.
+    let _gate = entry.pass().map_err(errors::answer)?;
+    let _names = entry.names.read();
     for local in locals(entry, to)? {
         let mut list = Vec::new();
         for (name, guid) in &local.snaps {
@@ -222,10 +225,16 @@ fn dress_snapshots(
         if list.is_empty() {
             continue;
         }
-        let stored = entry.pool.task(move |pool, tx| {
-            let mut each = list.iter();
-            each.try_for_each(|(snap, props)| set::store_received(pool, tx, snap, props, true, &[]))
-        });
+        // Who may not set them receives what comes after them all the same.
+        let stored = rights::require_named(run.admin, entry, run.peer, "userprop", &local.head)
+            .and_then(|()| {
+                let stored = entry.pool.task(move |pool, tx| {
+                    list.iter().try_for_each(|(snap, props)| {
+                        set::store_received(pool, tx, snap, props, true, &[])
+                    })
+                });
+                stored.map_err(errors::answer)
+            });
         if let Err(e) = stored {
             let name = &local.name;
             run.warnings.push(format!(

@@ -184,18 +184,24 @@ fn run_there(rig: &Rig, vm: &Path, share: &Path, script: &str) -> ExitStatus {
     }
 }
 
-#[test]
-fn openzfs_takes_our_streams_and_gives_increments_back() {
-    let Some(vm) = machine() else { return };
-    let Some(mut rig) = Rig::as_root("exchange") else {
-        return;
-    };
+/// A pool, the place where it is mounted, and the folder that the machine sees.
+fn tank(name: &str) -> Option<(Rig, PathBuf, PathBuf)> {
+    let mut rig = Rig::as_root(name)?;
     let disk = rig.image("disk", 2 << 30);
     rig.start();
     let at = rig.mnt().join("tank");
     rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
     let share = rig.path().join("share");
     fs::create_dir(&share).unwrap();
+    Some((rig, at, share))
+}
+
+#[test]
+fn openzfs_takes_our_streams_and_gives_increments_back() {
+    let Some(vm) = machine() else { return };
+    let Some((rig, at, share)) = tank("exchange") else {
+        return;
+    };
     let key = share.join("key");
     fs::write(&key, [9; 32]).unwrap();
     sources(&rig, &key);
@@ -461,15 +467,9 @@ fn changed_here(rig: &Rig, at: &Path) {
 #[test]
 fn raw_streams_go_to_openzfs_and_back_and_there_again() {
     let Some(vm) = machine() else { return };
-    let Some(mut rig) = Rig::as_root("exchange-raw") else {
+    let Some((rig, at, share)) = tank("exchange-raw") else {
         return;
     };
-    let disk = rig.image("disk", 2 << 30);
-    rig.start();
-    let at = rig.mnt().join("tank");
-    rig.zpool(&["create", "-m", at.to_str().unwrap(), "tank", &disk]);
-    let share = rig.path().join("share");
-    fs::create_dir(&share).unwrap();
     fs::write(share.join("key"), [9; 32]).unwrap();
     fs::write(share.join("key2"), [8; 32]).unwrap();
     sealed_sources(&rig, &share);

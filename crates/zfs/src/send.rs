@@ -380,8 +380,8 @@ pub fn redact(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     };
     names::check_dataset(snapshot, Want::Snapshot)
         .map_err(|why| Fail::Error(format!("cannot open '{snapshot}': {why}")))?;
-    let pool = |name: &str| name.split(['/', '@']).next().map(str::to_string);
-    if snaps.iter().any(|s| pool(s) != pool(snapshot)) {
+    let pool = names::pool_of(snapshot);
+    if snaps.iter().any(|s| names::pool_of(s) != pool) {
         return Err(Fail::Error(
             "potentially invalid redaction snapshot; full dataset names required".into(),
         ));

@@ -169,8 +169,8 @@ impl Devices for TreeDevices {
         })
     }
 
-    fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing> {
-        let found = self.tree.scrub_many(&requests(reqs));
+    fn scrub(&self, reqs: &[ReadOne], keep: &dyn Fn(usize) -> bool) -> Vec<Scrubbing> {
+        let found = self.tree.scrub_many(&requests(reqs), keep);
         let one = |(r, req): (Result<ReadOutcome>, &ReadOne)| match r {
             Ok(o) => Scrubbing {
                 written: o.repaired + o.resilvered,

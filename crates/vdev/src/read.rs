@@ -13,6 +13,7 @@ use crate::VdevTree;
 use base::sync::MutexExt;
 use base::{Error, Kind, Result, Txg};
 pub(crate) use finish::readable;
+use finish::Finished;
 use places::first_places;
 pub use rebuild::Rebuilt;
 pub(crate) use reconstruct::columns;
@@ -63,7 +64,7 @@ pub struct BadLeaf {
 /// A successful read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadOutcome {
-    /// Exactly `psize` bytes.
+    /// Exactly `psize` bytes; of [`VdevTree::scrub_many`] none if they are not kept.
     pub data: Vec<u8>,
     /// Leaves that failed before right bytes were found.
     pub bad: Vec<BadLeaf>,
@@ -163,8 +164,9 @@ struct Plan {
     stripes: Vec<Vec<Column>>,
 }
 
-/// Groups into which the blocks of a scrub's call are divided.
-const SCRUB_GROUPS: usize = 8;
+/// Groups into which the blocks of a scrub's call are divided. Only the first one's reading and the last one's writing overlap
+/// with nothing.
+const SCRUB_GROUPS: usize = 16;
 
 /// Where a candidate stands: number of the request, stripe, column, candidate.
 type CandidateIndex = (usize, usize, usize, usize);
@@ -240,19 +242,26 @@ impl VdevTree {
             None => plan.stripes[0][0].size,
         };
         block.resize(whole.max(right.len()), 0);
-        Ok(self.heal(&req, &plan, block, Mode::Probe))
+        let mut healed = self.heal(&req, &plan, block, Mode::Probe);
+        self.rewrite(&mut [&mut healed], Mode::Probe);
+        Ok(healed.out)
     }
 
     /// Like [`VdevTree::read_many`], but reads every copy and all parity, rewrites what is wrong,
     /// and brings leaves up to date whose DTL contains the birth: the step of scrub and resilver.
     ///
     /// Reading overlaps with the rest: while a group of blocks is verified, repaired and given to leaves, the next is read.
-    pub fn scrub_many(&self, reqs: &[ReadReq]) -> Vec<Result<ReadOutcome>> {
+    /// `keep` says which outcomes (by index) need their data; the others have none, so that a call holds two groups in memory.
+    pub fn scrub_many(
+        &self,
+        reqs: &[ReadReq],
+        keep: &dyn Fn(usize) -> bool,
+    ) -> Vec<Result<ReadOutcome>> {
         if reqs.len() < 2 || reqs.iter().any(|r| self.is_removed(r.vdev)) {
             return self.run(reqs, Mode::Scrub);
         }
         let groups: Vec<&[ReadReq]> = reqs.chunks(reqs.len().div_ceil(SCRUB_GROUPS)).collect();
-        let mut out = Vec::new();
+        let mut out: Vec<Result<ReadOutcome>> = Vec::new();
         let mut read: Option<(&[ReadReq], Vec<Result<Plan>>)> = None;
         for next in groups.into_iter().map(Some).chain([None]) {
             let (before, after) = (Mutex::new(read.take()), Mutex::new(Vec::new()));
@@ -265,7 +274,12 @@ impl VdevTree {
                 }
                 _ => *after.acquire() = self.fetch_first(next.unwrap_or(&[]), Mode::Scrub),
             });
-            out.append(&mut done.acquire());
+            for mut one in done.acquire().drain(..) {
+                if let (Ok(o), false) = (&mut one, keep(out.len())) {
+                    o.data = Vec::new();
+                }
+                out.push(one);
+            }
             let plans = std::mem::take(&mut *after.acquire());
             read = next.map(|reqs| (reqs, plans));
         }
@@ -328,24 +342,27 @@ impl VdevTree {
         plans: Vec<Result<Plan>>,
         mode: Mode,
     ) -> Vec<Result<ReadOutcome>> {
-        if let ([req], [_]) = (reqs, &plans[..]) {
-            return plans
+        let mut found: Vec<Result<Finished>> = if reqs.len() == 1 {
+            let plans = reqs.iter().zip(plans);
+            plans.map(|(req, p)| self.finish(req, p?, mode)).collect()
+        } else {
+            // Checksums and reconstruction are worth other cores.
+            let cells: Vec<_> = plans
                 .into_iter()
-                .map(|p| self.finish(req, p?, mode))
+                .map(|p| (Mutex::new(Some(p)), Mutex::new(None)))
                 .collect();
-        }
-        // Checksums and reconstruction are worth other cores.
-        let cells: Vec<Mutex<Option<Result<Plan>>>> =
-            plans.into_iter().map(|p| Mutex::new(Some(p))).collect();
-        let out: Vec<Mutex<Option<Result<ReadOutcome>>>> =
-            reqs.iter().map(|_| Mutex::new(None)).collect();
-        self.env.cpu.par_for(reqs.len(), &|i| {
-            if let Some(plan) = cells[i].acquire().take() {
-                *out[i].acquire() = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
-            }
-        });
-        out.into_iter()
-            .map(|o| o.acquire().take().unwrap_or(Err(Error::from(Kind::Io))))
-            .collect()
+            self.env.cpu.par_for(reqs.len(), &|i| {
+                let (plan, out) = &cells[i];
+                if let Some(plan) = plan.acquire().take() {
+                    *out.acquire() = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
+                }
+            });
+            let out = cells.into_iter().map(|(_, out)| out.acquire().take());
+            out.map(|o| o.unwrap_or(Err(Error::from(Kind::Io))))
+                .collect()
+        };
+        let mut blocks: Vec<&mut Finished> = found.iter_mut().flatten().collect();
+        self.rewrite(&mut blocks, mode);
+        found.into_iter().map(|f| f.map(|f| f.out)).collect()
     }
 }

@@ -97,7 +97,7 @@ impl Rig {
             birth,
             verify: &verify,
         };
-        self.tree.scrub_many(&[req]).pop().unwrap()
+        self.tree.scrub_many(&[req], &|_| true).pop().unwrap()
     }
 
     /// A full round of labels and an uberblock.

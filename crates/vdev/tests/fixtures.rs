@@ -71,7 +71,7 @@ impl Walk {
                 assert_eq!(top.asize_for(psize as u64), d.asize());
             }
             self.blocks += 1;
-            match tree.scrub_many(&[req]).pop().unwrap() {
+            match tree.scrub_many(&[req], &|_| true).pop().unwrap() {
                 Ok(o) => {
                     for b in &o.bad {
                         let n = self.bad.entry(b.guid).or_default();

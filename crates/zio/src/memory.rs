@@ -87,7 +87,7 @@ impl Devices for MemoryDevices {
             behind: Vec::new(),
         })
     }
-    fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing> {
+    fn scrub(&self, reqs: &[ReadOne], _: &dyn Fn(usize) -> bool) -> Vec<Scrubbing> {
         let read = |r: &ReadOne| Scrubbing {
             data: self.probe(&r.dva, r.psize, r.birth, r.verify),
             written: 0,

@@ -63,7 +63,7 @@ pub struct Looked {
 
 /// The result of comparing all copies of one DVA; see [`Devices::scrub`].
 pub struct Scrubbing {
-    /// Exactly PSIZE verified bytes.
+    /// Exactly PSIZE verified bytes, or none if they are not wanted.
     pub data: Result<Vec<u8>>,
     /// Bytes written to repair copies, and to leaves that had missed the block.
     pub written: u64,
@@ -102,8 +102,9 @@ pub trait Devices: Send + Sync {
     /// Rewrites the parts of the block at `dva` that differ from its right content.
     fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<Mended>;
     /// Reads every copy and all parity of these DVAs, counts and rewrites what is wrong, and writes what leaves
-    /// have missed. The blocks must be in use while it runs. Results in order.
-    fn scrub(&self, reqs: &[ReadOne]) -> Vec<Scrubbing>;
+    /// have missed. The blocks must be in use while it runs. Results in order; `keep` says (by index) which of them need the data,
+    /// the others have none.
+    fn scrub(&self, reqs: &[ReadOne], keep: &dyn Fn(usize) -> bool) -> Vec<Scrubbing>;
     /// The leaves of a top-level vdev, by guid, that can be written and lack blocks of txg `birth`.
     fn lacking(&self, vdev: u64, birth: Txg) -> Vec<u64> {
         let _ = (vdev, birth);

@@ -12,12 +12,18 @@ pub(super) const RESILVER: u64 = 1;
 const LONGEST: u64 = 250_000_000;
 /// Written data that are not on disk yet, bytes, from which writers count as others.
 const WRITTEN: u64 = 4 << 20;
+/// Pieces grow while they take less, nanoseconds, and shrink when they take twice as long: no txg begins during a piece.
+const SHORT: u64 = 100_000_000;
+/// The largest piece, in times of the least.
+const LARGEST: u64 = 8;
 
 /// The working time of a slice.
 pub(super) struct Courtesy<'a> {
     clock: &'a dyn Clock,
     /// When the last pause ended, or the slice began.
     since: u64,
+    /// Of the next piece, in times of the least one.
+    size: u64,
 }
 
 impl<'a> Courtesy<'a> {
@@ -26,12 +32,25 @@ impl<'a> Courtesy<'a> {
         Courtesy {
             clock,
             since: clock.monotonic_ns(),
+            size: 1,
         }
+    }
+
+    /// How large the next piece may be, in times of the least one: 1 beside others, and up to [`LARGEST`] times as much as long as
+    /// pieces are short.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     /// A piece of work is done. `others`: somebody else had requests meanwhile.
     pub fn give_way(&mut self, others: bool, times: u64) {
         let worked = self.clock.monotonic_ns().saturating_sub(self.since);
+        self.size = match worked {
+            _ if others => 1,
+            0..SHORT => LARGEST.min(self.size * 2),
+            ns if ns >= 2 * SHORT => 1.max(self.size / 2),
+            _ => self.size,
+        };
         if others {
             self.clock.pause(worked.saturating_mul(times).min(LONGEST));
         }
@@ -60,6 +79,23 @@ impl Pool {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    #[test]
+    fn pieces_grow_while_they_are_short_and_nobody_else_is_there() {
+        let clock = Passing::default();
+        let mut courtesy = Courtesy::new(&clock);
+        let mut next = |worked: u64, others| {
+            clock.pause(worked);
+            courtesy.give_way(others, SCRUB);
+            courtesy.size()
+        };
+        let quick: Vec<u64> = (0..4).map(|_| next(SHORT / 2, false)).collect();
+        assert_eq!(quick, [2, 4, 8, LARGEST]);
+        assert_eq!(next(SHORT, false), LARGEST);
+        assert_eq!(next(2 * SHORT, false), LARGEST / 2);
+        assert_eq!(next(SHORT / 2, true), 1);
+        assert_eq!(next(9 * SHORT, false), 1);
+    }
 
     /// Time passes by pauses, and by hand.
     #[derive(Default)]

@@ -9,16 +9,21 @@ use disk::BlkPtr;
 use std::collections::HashSet;
 use zio::Scrubbed;
 
-/// Blocks, and bytes of each top-level vdev, that are scrubbed together.
-const BATCH_BLOCKS: usize = 256;
+/// Blocks, and bytes of each top-level vdev, that are scrubbed together at least, if there are so many.
+const BATCH_BLOCKS: u64 = 256;
 const BATCH_BYTES: u64 = 16 << 20;
+/// Bytes of each top-level vdev that are scrubbed together at most.
+const MOST_BYTES: u64 = 64 << 20;
 
 impl Pool {
-    /// Scrubs a batch of the queue; false: nothing was left, or nothing could be done now.
-    pub(super) fn issue(&self, budget: &Budget) -> bool {
+    /// Scrubs a batch of the queue, of `size` times the least batch; false: nothing was left, or nothing could be done now.
+    pub(super) fn issue(&self, budget: &Budget, size: u64) -> bool {
         // Before the blocks are looked up: what is in the queue then was in use at that moment.
         let lease = self.zio.lease();
-        let mut batch = self.scans.blocks.next(BATCH_BLOCKS, BATCH_BYTES);
+        let mut batch = self.scans.blocks.next(
+            BATCH_BLOCKS.saturating_mul(size) as usize,
+            BATCH_BYTES.saturating_mul(size).min(MOST_BYTES),
+        );
         if batch.is_empty() || !budget.take(batch.len() as u64) {
             return false;
         }

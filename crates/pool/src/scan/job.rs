@@ -62,7 +62,10 @@ impl Job for ScanJob {
         while budget.take(0) {
             let more = match pool.next_piece() {
                 Piece::Walk(visit, plan) => pool.traverse(&visit, plan, budget).is_ok(),
-                Piece::Issue => pool.beside_others(&mut courtesy, times, || pool.issue(budget)),
+                Piece::Issue => {
+                    let size = courtesy.size();
+                    pool.beside_others(&mut courtesy, times, || pool.issue(budget, size))
+                }
                 Piece::Nothing => false,
             };
             if !more {

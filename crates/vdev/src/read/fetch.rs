@@ -14,12 +14,16 @@ pub(super) struct Wanted {
     place: CandidateIndex,
     at: u64,
     size: usize,
-    /// A single sector of many: worth reading together with its neighbours.
+    /// Worth reading together with its neighbours: a single sector of many, or a small block of a scrub, which reads in order of
+    /// place.
     small: bool,
 }
 
 /// Longest transfer that small places are put together to.
 pub(super) const RUN: u64 = 1 << 20;
+
+/// Longest place of a scrub that is put together with others: two transfers are cheaper than copying what is longer.
+const SMALL: usize = 64 << 10;
 
 /// Longest gap between two small places that is read along (the parity of other rows).
 pub(super) const GAP: u64 = 128 << 10;
@@ -107,7 +111,8 @@ impl VdevTree {
                 place: (r, s, c, k),
                 at: cand.at,
                 size: col.size,
-                small: plan.map.as_ref().is_some_and(|m| m.widened.is_some()),
+                small: plan.map.as_ref().is_some_and(|m| m.widened.is_some())
+                    || class == IoClass::Scrub && col.size <= SMALL,
             });
         }
         let jobs: Vec<_> = by_leaf

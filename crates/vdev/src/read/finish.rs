@@ -1,34 +1,71 @@
 //! The second half of a read, after the leaves have answered: choice of the copy, reconstruction, repair.
 
+use super::fetch::RUN;
 use super::reconstruct::{attempt, combinations, cut, fits, lacking, right_columns};
 use super::{BadLeaf, Cand, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};
+use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
 use crate::VdevTree;
-use base::{bail, Error, Kind, Result};
+use base::sync::MutexExt;
+use base::{bail, Block, Error, Kind, Result, Txg};
 use env::Op;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+/// A block that was read, and what is to be rewritten of it.
+pub(super) struct Finished {
+    /// What is known before anything is rewritten.
+    pub out: ReadOutcome,
+    rewrites: Vec<Rewrite>,
+}
+
+impl Finished {
+    /// Nothing has to be rewritten.
+    fn of(out: ReadOutcome) -> Finished {
+        Finished {
+            out,
+            rewrites: Vec::new(),
+        }
+    }
+}
+
+/// A place on a leaf that gets its right content.
+struct Rewrite {
+    leaf: Arc<Vdev>,
+    owner: Arc<Vdev>,
+    /// Byte offset on the device.
+    at: u64,
+    right: Block,
+    birth: Txg,
+    /// It had missed the write.
+    refresh: bool,
+    /// Its entry of [`ReadOutcome::bad`].
+    bad: Option<usize>,
+    /// Others hold the block, too.
+    redundant: bool,
+}
 
 impl VdevTree {
-    pub(super) fn finish(&self, req: &ReadReq, mut plan: Plan, mode: Mode) -> Result<ReadOutcome> {
+    /// Chooses the content, and says what is to be rewritten; [`VdevTree::rewrite`] does it.
+    pub(super) fn finish(&self, req: &ReadReq, mut plan: Plan, mode: Mode) -> Result<Finished> {
         let found = match plan.map {
             None => self.finish_plain(req, &mut plan),
             Some(_) => self.finish_raidz(req, &mut plan),
         };
         match found {
-            Some((data, false)) if mode != Mode::Scrub => Ok(ReadOutcome {
+            Some((data, false)) if mode != Mode::Scrub => Ok(Finished::of(ReadOutcome {
                 data: cut(data, req.psize),
                 ..ReadOutcome::default()
-            }),
+            })),
             Some((data, _)) => Ok(self.heal(req, &plan, data, mode)),
             None => {
                 let (why, bad) = blame(req, &plan);
                 if mode.only_looks() {
-                    return Ok(ReadOutcome {
+                    return Ok(Finished::of(ReadOutcome {
                         bad,
                         lost: Some(why),
                         ..ReadOutcome::default()
-                    });
+                    }));
                 }
                 if mode != Mode::Probe {
                     self.count(&bad);
@@ -128,18 +165,18 @@ impl VdevTree {
     }
 
     /// With the right block known: finds every place that was read and is wrong or could not be
-    /// read, counts it, and rewrites it; in a scrub also what missed the write.
-    pub(super) fn heal(
-        &self,
-        req: &ReadReq,
-        plan: &Plan,
-        block: Vec<u8>,
-        mode: Mode,
-    ) -> ReadOutcome {
+    /// read, counts it, and says what is to be rewritten; in a scrub also what missed the write.
+    pub(super) fn heal(&self, req: &ReadReq, plan: &Plan, block: Vec<u8>, mode: Mode) -> Finished {
         let mut out = ReadOutcome::default();
+        let mut rewrites = Vec::new();
         let writable = !self.read_only.load(Relaxed) && !mode.only_looks();
         let counted = matches!(mode, Mode::Read | Mode::Scrub);
+        let refresh = |cand: &Cand| mode == Mode::Scrub && cand.stale;
         for (s, cols) in plan.stripes.iter().enumerate() {
+            let mut cands = cols.iter().flat_map(|col| &col.cands);
+            if cands.all(|cand| matches!(cand.got, Got::No) && !refresh(cand)) {
+                continue;
+            }
             let right = right_columns(plan, s, &block);
             for (col, right) in cols.iter().zip(right) {
                 let right = Arc::new(right);
@@ -157,59 +194,129 @@ impl VdevTree {
                         }
                         _ => None,
                     };
-                    let refresh = mode == Mode::Scrub && cand.stale;
-                    let blame = fault.is_some() && !cand.stale;
-                    if !blame && !refresh {
+                    let refresh = refresh(cand);
+                    let blame = fault.filter(|_| !cand.stale);
+                    if blame.is_none() && !refresh {
                         continue;
                     }
-                    if blame && fault == Some(Fault::Checksum) && counted {
+                    if blame == Some(Fault::Checksum) && counted {
                         cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
                         let class = mode.class();
                         cand.owner.report_wrong(cand.at, count as u64, class);
                     }
-                    let mut repaired = false;
                     if writable {
-                        let op = Op::Write {
-                            offset: cand.at,
-                            bufs: vec![right.clone()],
-                        };
-                        let done = cand.leaf.batch_in(vec![op], None, mode.class(), &|_| false);
-                        repaired = done.iter().all(|(_, r)| r.is_ok());
-                        if repaired {
-                            let (leaf, owner) = (cand.leaf.guid(), cand.owner.guid());
-                            self.repairs.wrote(leaf, owner, req.birth);
-                            let n = right.len() as u64;
-                            let stats = &cand.leaf.stats;
-                            if mode == Mode::Scrub {
-                                cand.owner.stats.scan_bytes.fetch_add(n, Relaxed);
-                            }
-                            if refresh {
-                                out.resilvered += n;
-                            } else {
-                                stats.repaired_bytes.fetch_add(n, Relaxed);
-                                out.repaired += n;
-                            }
-                        }
-                    }
-                    // A device without redundancy has no other to be given it from.
-                    let redundant = !plan.top.kind().is_leaf();
-                    if !repaired && (refresh || (writable && redundant)) {
+                        // A device without redundancy has no other to be given it from.
+                        rewrites.push(Rewrite {
+                            leaf: cand.leaf.clone(),
+                            owner: cand.owner.clone(),
+                            at: cand.at,
+                            right: right.clone(),
+                            birth: req.birth,
+                            refresh,
+                            bad: blame.map(|_| out.bad.len()),
+                            redundant: !plan.top.kind().is_leaf(),
+                        });
+                    } else if refresh {
                         out.behind.push((cand.owner.guid(), req.birth));
                     }
-                    if let (true, Some(fault)) = (blame, fault) {
-                        out.bad.push(BadLeaf {
-                            guid: cand.owner.guid(),
-                            fault,
-                            place: Some((cand.at, count as u64)),
-                            repaired,
-                        });
-                    }
+                    out.bad.extend(blame.map(|fault| BadLeaf {
+                        guid: cand.owner.guid(),
+                        fault,
+                        place: Some((cand.at, count as u64)),
+                        repaired: false,
+                    }));
                 }
             }
         }
         out.data = cut(block, req.psize);
-        out
+        Finished { out, rewrites }
     }
+
+    /// Rewrites what [`VdevTree::heal`] found, for many blocks with one batch per leaf.
+    pub(super) fn rewrite(&self, blocks: &mut [&mut Finished], mode: Mode) {
+        let mut by_leaf: Vec<(Arc<Vdev>, Vec<(usize, Rewrite)>)> = Vec::new();
+        for (n, block) in blocks.iter_mut().enumerate() {
+            for w in std::mem::take(&mut block.rewrites) {
+                match by_leaf.iter_mut().find(|(l, _)| Arc::ptr_eq(l, &w.leaf)) {
+                    Some((_, list)) => list.push((n, w)),
+                    None => by_leaf.push((w.leaf.clone(), vec![(n, w)])),
+                }
+            }
+        }
+        let jobs: Vec<_> = by_leaf
+            .into_iter()
+            .map(|(leaf, mut list)| {
+                list.sort_by_key(|(_, w)| w.at);
+                (leaf, list, Mutex::new(Vec::new()))
+            })
+            .collect();
+        self.env.cpu.par_io(jobs.len(), &|i| {
+            let (leaf, list, done) = &jobs[i];
+            *done.acquire() = write_runs(leaf, list, mode.class());
+        });
+        for (_, list, done) in jobs {
+            for ((n, w), repaired) in list.into_iter().zip(done.acquire().drain(..)) {
+                self.was_rewritten(&mut blocks[n].out, &w, repaired, mode);
+            }
+        }
+    }
+
+    fn was_rewritten(&self, out: &mut ReadOutcome, w: &Rewrite, repaired: bool, mode: Mode) {
+        if !repaired {
+            if w.refresh || w.redundant {
+                out.behind.push((w.owner.guid(), w.birth));
+            }
+            return;
+        }
+        self.repairs.wrote(w.leaf.guid(), w.owner.guid(), w.birth);
+        let n = w.right.len() as u64;
+        if mode == Mode::Scrub {
+            w.owner.stats.scan_bytes.fetch_add(n, Relaxed);
+        }
+        if w.refresh {
+            out.resilvered += n;
+        } else {
+            w.leaf.stats.repaired_bytes.fetch_add(n, Relaxed);
+            out.repaired += n;
+        }
+        if let Some(bad) = w.bad.and_then(|b| out.bad.get_mut(b)) {
+            bad.repaired = true;
+        }
+    }
+}
+
+/// Writes to one leaf, in order of place: what touches goes out in one transfer. Whether each was done.
+fn write_runs(leaf: &Vdev, list: &[(usize, Rewrite)], class: IoClass) -> Vec<bool> {
+    let write = |run: &[(usize, Rewrite)]| Op::Write {
+        offset: run[0].1.at,
+        bufs: run.iter().map(|(_, w)| w.right.clone()).collect(),
+    };
+    let mut size = 0;
+    let runs: Vec<&[(usize, Rewrite)]> = list
+        .chunk_by(|(_, a), (_, b)| {
+            let touch = a.at + a.right.len() as u64 == b.at;
+            size = if size == 0 { a.right.len() } else { size } + b.right.len();
+            let joins = touch && size as u64 <= RUN;
+            if !joins {
+                size = 0;
+            }
+            joins
+        })
+        .collect();
+    let ops = runs.iter().map(|run| write(run)).collect();
+    let merged = |n: usize| runs.get(n).is_some_and(|run| run.len() > 1);
+    let mut out = Vec::new();
+    for (run, (_, result)) in runs.iter().zip(leaf.batch_in(ops, None, class, &merged)) {
+        if result.is_err() && run.len() > 1 {
+            // One bad sector must not take its neighbours along.
+            let ops = run.chunks(1).map(write).collect();
+            let done = leaf.batch_in(ops, None, class, &|_| false);
+            out.extend(done.iter().map(|(_, r)| r.is_ok()));
+        } else {
+            out.extend(run.iter().map(|_| result.is_ok()));
+        }
+    }
+    out
 }
 
 /// Nothing helped: names the failure, and who had what was asked of it, but not the right thing.

@@ -347,6 +347,93 @@ fn mirror_reads_around_errors_and_repairs() {
     );
 }
 
+/// Neighbours are read and written in one transfer, and do not suffer for each other's sectors.
+#[test]
+fn a_scrub_of_small_neighbours_takes_few_transfers() {
+    const N: usize = 64;
+    const LEN: usize = 8192;
+    let r = rig(GroupKind::Mirror, 2, 12);
+    let [before, now] = [Txg::new(10), Txg::new(11)];
+    let blocks: Vec<Block> = (0..N).map(|_| r.block(LEN)).collect();
+    let write = |txg| {
+        let batch = r.tree.write_batch(txg);
+        for (i, b) in blocks.iter().enumerate() {
+            batch.write(0, (i * LEN) as u64, b).unwrap();
+        }
+        assert!(batch.submit().iter().all(Result::is_ok));
+    };
+    let verify: Vec<_> = blocks.iter().map(|b| move |x: &[u8]| x == &b[..]).collect();
+    let scrub = |birth| -> Vec<ReadOutcome> {
+        let req = |i: usize| ReadReq {
+            vdev: 0,
+            offset: (i * LEN) as u64,
+            psize: LEN,
+            birth,
+            verify: &verify[i],
+        };
+        let reqs: Vec<ReadReq> = (0..N).map(req).collect();
+        let done = r.tree.scrub_many(&reqs, &|i| i == 3);
+        done.into_iter().map(Result::unwrap).collect()
+    };
+    let place = |i: usize| DATA + (i * LEN) as u64;
+    let leaf = r.tree.leaves()[1].clone();
+    r.tree
+        .init_labels(&pool_keys(&r.tree), &[0], Txg::new(4))
+        .unwrap();
+    r.commit(Txg::new(9));
+    write(before);
+
+    let reads = r.disks[0].reads.load(Relaxed);
+    let clean = scrub(before);
+    assert!(clean.iter().all(|o| o.bad.is_empty() && o.repaired == 0));
+    let kept = clean.iter().map(|o| o.data.len());
+    assert!(kept
+        .enumerate()
+        .all(|(i, n)| n == if i == 3 { LEN } else { 0 }));
+    let reads = r.disks[0].reads.load(Relaxed) - reads;
+    assert!(reads <= N as u64 / 4, "{reads} transfers");
+
+    // One sector cannot be read; two neighbours have rotted.
+    let bad = place(21) + 4096;
+    r.disks[1].bad_ranges.acquire().insert(bad, bad + 512);
+    r.disks[1].corrupt(place(40), 10);
+    r.disks[1].corrupt(place(41), 10);
+    for (i, o) in scrub(before).iter().enumerate() {
+        let wrong = [21, 40, 41].contains(&i);
+        assert!(
+            o.bad.len() == usize::from(wrong) && o.bad.iter().all(|b| b.repaired),
+            "{i}"
+        );
+        assert_eq!(o.repaired, if wrong { LEN as u64 } else { 0 }, "{i}");
+    }
+    assert_eq!(leaf.stats.errors(), (1, 0, 2));
+    assert!(scrub(before).iter().all(|o| o.bad.is_empty()));
+
+    // It has missed all of them, and refuses one sector.
+    r.tree.offline(leaf.guid(), false).unwrap();
+    write(now);
+    r.tree.online(leaf.guid()).unwrap();
+    let errors = leaf.stats.errors().1;
+    r.disks[1].unwritable.acquire().insert(bad, bad + 512);
+    let writes = r.disks[1].writes.load(Relaxed);
+    for (i, o) in scrub(now).iter().enumerate() {
+        let lacks = i == 21;
+        assert_eq!(o.resilvered, if lacks { 0 } else { LEN as u64 }, "{i}");
+        assert_eq!(
+            o.behind,
+            if lacks {
+                vec![(leaf.guid(), now)]
+            } else {
+                vec![]
+            },
+            "{i}"
+        );
+    }
+    assert_eq!(leaf.stats.errors().1, errors + 1);
+    let writes = r.disks[1].writes.load(Relaxed) - writes;
+    assert!(writes <= N as u64 / 3, "{writes} transfers");
+}
+
 #[test]
 fn many_reads_in_one_batch_and_odd_sizes() {
     for (kind, n) in [

@@ -181,7 +181,9 @@ fn read(tree: &VdevTree, vdev: u64, offset: u64, want: &Block, birth: u64) -> Re
 }
 
 fn scrub(tree: &VdevTree, vdev: u64, offset: u64, want: &Block, birth: u64) -> ReadOutcome {
-    let done = request((vdev, offset), want, birth, |r| tree.scrub_many(&[r]).pop());
+    let done = request((vdev, offset), want, birth, |r| {
+        tree.scrub_many(&[r], &|_| true).pop()
+    });
     done.unwrap().unwrap()
 }
 

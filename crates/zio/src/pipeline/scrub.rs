@@ -71,7 +71,14 @@ impl Zio {
                 verify,
             }));
         }
-        let mut found = self.devices.scrub(&reqs).into_iter();
+        // Only other copies of the same block can need the content.
+        let mut several = Vec::new();
+        for &i in &chosen {
+            let copies = bps[i].dvas().len();
+            several.extend(std::iter::repeat_n(copies > 1, copies));
+        }
+        let found = self.devices.scrub(&reqs, &|r| several[r]);
+        let mut found = found.into_iter();
         let mut out: Vec<Option<Scrubbed>> = bps.iter().map(|_| None).collect();
         for (n, &i) in chosen.iter().enumerate() {
             let end = first.get(n + 1).copied().unwrap_or(reqs.len());
@@ -183,7 +190,7 @@ impl Zio {
             verify,
         };
         let reqs: Vec<ReadOne> = bp.dvas().iter().map(one).collect();
-        let found = self.devices.scrub(&reqs).into_iter();
+        let found = self.devices.scrub(&reqs, &|_| true).into_iter();
         found
             .map(|s| {
                 sum.written += s.written;

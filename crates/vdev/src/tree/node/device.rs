@@ -154,8 +154,8 @@ impl Vdev {
 
     /// Runs transfers at *device* offsets, with counters; with writes of `txg` and what each puts where. The txg is noted again before the
     /// leaf counts as dirty: a flush under way meanwhile has taken the note along, and is not the one
-    /// that covers them. `merged`: which operations (by index) were
-    /// several before.
+    /// that covers them. `merged`: which operations (by index) were several before. One that is not of a txg
+    /// and fails is no error of the leaf: the caller has its parts done one by one.
     pub(crate) fn batch_in(
         &self,
         ops: Vec<Op>,
@@ -193,8 +193,9 @@ impl Vdev {
             }
         }
         let s = &self.stats;
-        for (op, result) in &done {
-            let (ops, bytes, errors, n) = match op {
+        for (n, (op, result)) in done.iter().enumerate() {
+            let again = note.is_none() && merged(n);
+            let (ops, bytes, errors, len) = match op {
                 Op::Read { buf, .. } => (&s.read_ops, &s.read_bytes, &s.read_errors, buf.len()),
                 Op::Write { bufs, .. } => {
                     self.dirty.store(true, Relaxed);
@@ -203,8 +204,8 @@ impl Vdev {
                 }
             };
             ops.fetch_add(1, Relaxed);
-            bytes.fetch_add(n as u64, Relaxed);
-            if let Err(e) = result {
+            bytes.fetch_add(len as u64, Relaxed);
+            if let (Err(e), false) = (result, again) {
                 errors.fetch_add(1, Relaxed);
                 self.report(Trouble::Failed(e.kind), op, class);
             }

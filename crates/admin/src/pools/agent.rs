@@ -12,7 +12,8 @@
 //! 5. has vdevs use what their devices have grown by (`autoexpand`).
 //!
 //! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
-//! When a suspended pool goes on, the errors before are settled: the devices have taken everything since.
+//! When a suspended pool goes on, the errors before are settled: the devices have taken everything since. So a leaf is put out of
+//! use only when the txg that was open when its errors were counted is on disk.
 //!
 //! Changes (2 to 5) are made by a thread of their own, one after the other, with the right to change the pool. If the pool is
 //! suspended while one of them is written, that thread waits with it; [`Agent::look`] does not, and begins no other.
@@ -244,6 +245,11 @@ impl Work {
             return self.tried;
         };
         let mut changed = false;
+        // The errors may be of blocks that were written early. If the devices do not take their txg either, the pool waits for
+        // them, and the errors are settled when it goes on.
+        if !self.sentences.is_empty() && pool.prove_devices().is_err() {
+            return self.tried;
+        }
         for (guid, verdict) in self.sentences {
             let degrade = verdict == Verdict::Degrade;
             changed |= pool.fault(guid, degrade, self.resumptions).is_ok();

@@ -15,7 +15,7 @@ const WRITTEN: u64 = 4 << 20;
 /// Pieces grow while they take less, nanoseconds, and shrink when they take twice as long: no txg begins during a piece.
 const SHORT: u64 = 100_000_000;
 /// The largest piece, in times of the least.
-const LARGEST: u64 = 8;
+const LARGEST: u64 = 32;
 
 /// The working time of a slice.
 pub(super) struct Courtesy<'a> {
@@ -89,8 +89,8 @@ mod tests {
             courtesy.give_way(others, SCRUB);
             courtesy.size()
         };
-        let quick: Vec<u64> = (0..4).map(|_| next(SHORT / 2, false)).collect();
-        assert_eq!(quick, [2, 4, 8, LARGEST]);
+        let quick: Vec<u64> = (0..5).map(|_| next(SHORT / 2, false)).collect();
+        assert_eq!(quick, [2, 4, 8, 16, LARGEST]);
         assert_eq!(next(SHORT, false), LARGEST);
         assert_eq!(next(2 * SHORT, false), LARGEST / 2);
         assert_eq!(next(SHORT / 2, true), 1);

@@ -43,9 +43,10 @@ impl Dsl {
             // What inherits a key must stay below its encryption root.
             let other = to.key_object()?.is_none_or(|t| t.root != k.root);
             if k.root != dir.object() && other {
-                bail!(
+                bail_about!(
                     CrossDevice,
-                    "{old}: cannot move encrypted child outside of its encryption root"
+                    &old,
+                    "cannot move encrypted child outside of its encryption root"
                 );
             }
         }

@@ -175,6 +175,16 @@ impl Pool {
         }
     }
 
+    /// Waits until the devices take a txg: for who was refused a write outside of one. With `failmode=wait` as long as the pool
+    /// waits for them.
+    ///
+    /// # Errors
+    /// [`Kind::Suspended`]: the pool waits and `failmode` is another, or it is stopped.
+    pub fn await_devices(&self) -> Result<()> {
+        self.force_next.store(true, Ordering::Release);
+        self.sync_along(self.dmu.open_txg(), Along::ByFailmode)
+    }
+
     /// Whether a txg in which nothing changes is worth writing, because it brings back what was freed
     /// before: only txgs that are on disk do. Each of them frees a little itself, so their number
     /// behind one with changes is limited.

@@ -14,7 +14,7 @@ use codec::compress;
 use disk::dnode::DNODES_PER_BLOCK;
 use disk::stream::{self, feature, record_flag, Record};
 use disk::{Checksum, Compression, ObjType, SwapClass};
-use dmu::{Dnode, DnodeSeal, Need, NewObject, Objset, RawObject, StoredBlock};
+use dmu::{Dnode, DnodeSeal, Need, NewObject, Objset, RawObject, StoredBlock, Tx};
 use dsl::Dataset;
 use std::sync::Arc;
 use zio::{RawSeal, StoredForm};
@@ -33,6 +33,8 @@ const REDACTED_BYTES: u64 = 512;
 const BATCH_BLOCKS: usize = 64;
 /// Their bytes.
 const BATCH_BYTES: usize = 4 << 20;
+/// How often a block is handed to devices that refuse it.
+const TRIES: u32 = 8;
 
 /// What applies to a stream as a whole.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +77,7 @@ pub struct Applier {
     expanded: u64,
     /// Asked between the transactions of a long record.
     go_on: Box<dyn FnMut() -> Result<()>>,
+    await_devices: Box<dyn FnMut() -> Result<()>>,
 }
 
 impl Applier {
@@ -95,6 +98,7 @@ impl Applier {
             range_swapped: false,
             expanded: 0,
             go_on: Box::new(|| Ok(())),
+            await_devices: Box::new(|| Ok(())),
         }
     }
 
@@ -104,6 +108,34 @@ impl Applier {
     pub fn interrupted_by(mut self, go_on: impl FnMut() -> Result<()> + 'static) -> Applier {
         self.go_on = Box::new(go_on);
         self
+    }
+
+    /// Blocks that are stored as they come go to the devices at once. If these refuse one, `wait` is called outside of any
+    /// transaction, and returns when they take writes again, or says why the stream ends. Then the block is tried again, a few times.
+    #[must_use]
+    pub fn waiting_for_devices(mut self, wait: impl FnMut() -> Result<()> + 'static) -> Applier {
+        self.await_devices = Box::new(wait);
+        self
+    }
+
+    /// Has `write` do what puts a block on the devices, in a transaction, until they take it.
+    fn place<R>(&mut self, need: Need, write: impl Fn(&Tx) -> Result<R>) -> Result<(Tx, R)> {
+        let mut left = TRIES;
+        loop {
+            let tx = self.os.tx(need)?;
+            left -= 1;
+            match write(&tx) {
+                Ok(done) => return Ok((tx, done)),
+                Err(e)
+                    if left == 0
+                        || !matches!(e.kind, Kind::Io | Kind::NoDevice | Kind::NoSpace) =>
+                {
+                    return Err(e)
+                }
+                Err(_) => drop(tx),
+            }
+            (self.await_devices)()?;
+        }
     }
 
     fn has(&self, feature: u64) -> bool {
@@ -567,8 +599,8 @@ impl Applier {
         let need = std::mem::take(&mut self.pending_bytes) as u64;
         let (object, offset, bytes) = self.pending_at;
         let dn = self.hold(object, "WRITE")?;
-        let tx = self.os.tx(Need::bytes(need + OVERHEAD))?;
-        let placed = dn.write_stored(&tx, &blocks)?;
+        let need = Need::bytes(need + OVERHEAD);
+        let (tx, placed) = self.place(need, |tx| dn.write_stored(tx, &blocks))?;
         for (b, placed) in blocks.iter().zip(placed) {
             if !placed && self.rules.raw {
                 bail!(NoSpace, "no contiguous place for a block of a raw stream");
@@ -632,8 +664,9 @@ impl Applier {
                 r.flags,
             ),
         };
-        let tx = self.os.tx(Need::bytes(r.length + OVERHEAD))?;
-        if !dn.write_stored_spill(&tx, &block)? {
+        let need = Need::bytes(r.length + OVERHEAD);
+        let (_tx, placed) = self.place(need, |tx| dn.write_stored_spill(tx, &block))?;
+        if !placed {
             bail!(
                 NoSpace,
                 "no contiguous place for a spill block of a raw stream"

@@ -409,6 +409,15 @@ fn read_only_pools_refuse_every_change() {
     ] {
         refused(&rig, args, 1, &["read-only"]);
     }
+    for (args, words) in [
+        (["hold", "x", "tank/a@1"], "cannot hold: pool is read-only"),
+        (
+            ["release", "keep", "tank/a@2"],
+            "cannot release: pool is read-only",
+        ),
+    ] {
+        refused(&rig, &args, 1, &[words]);
+    }
     rig.zpool(&["export", "tank"]);
 }
 

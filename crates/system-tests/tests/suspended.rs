@@ -316,6 +316,56 @@ fn an_export_by_force_ends_the_waiting_and_says_what_is_lost() {
     p.end();
 }
 
+/// Blocks of a compressed stream go to the devices as they come, outside of txgs. A receive whose devices refuse them waits, and goes
+/// on when they are well again; an export by force ends it.
+#[test]
+fn a_receive_of_stored_blocks_waits_for_its_devices() {
+    let Some(p) = pool("susp-receive", "wait") else {
+        return;
+    };
+    p.rig.zfs(&["snapshot", "tank@c"]);
+    p.run("zfs send -c tank@c >$OUTSIDE/c").ok();
+    // The stream's end comes when it is told to.
+    let receive = |to: &str| {
+        let child = p.begin(&format!(
+            "( head -c 30000 $OUTSIDE/c; touch $OUTSIDE/half; \
+               while [ -e $OUTSIDE/half ]; do sleep 0.1; done; tail -c +30001 $OUTSIDE/c ) | \
+             zfs receive -u tank/{to}"
+        ));
+        let half = p.outside.join("half");
+        let there = || {
+            !p.rig
+                .try_run("zfs", &["list", &format!("tank/{to}")])
+                .err
+                .contains("exist")
+        };
+        until("the stream has begun", || half.exists() && there());
+        p.rig.zpool(&["sync", "tank"]);
+        fail(&p.rig, &p.device, &[Transfer::Write]);
+        fs::remove_file(half).unwrap();
+        until("it is suspended", || p.health() == "SUSPENDED");
+        child
+    };
+    let mut waits = receive("a");
+    std::thread::sleep(A_WHILE);
+    assert!(waits.try_wait().unwrap().is_none(), "it did not wait");
+    fail(&p.rig, &p.device, &[]);
+    p.soon("zpool", &["clear", "tank"]).ok();
+    assert!(wait(&mut waits, SOON).is_some_and(|s| s.success()));
+    p.rig.zfs(&["mount", "tank/a"]);
+    p.run("for i in 1 2 3 4; do cmp old$i a/old$i; done").ok();
+
+    let mut ends = receive("b");
+    let said = p.soon("zpool", &["export", "-f", "tank"]);
+    assert!(said.status.success(), "{said}");
+    assert!(wait(&mut ends, SOON).is_some_and(|s| !s.success()));
+    fail(&p.rig, &p.device, &[]);
+    let disks = p.rig.disks();
+    p.soon("zpool", &["import", "-d", disks.to_str().unwrap(), "tank"])
+        .ok();
+    p.end();
+}
+
 #[test]
 fn the_daemon_ends_although_a_pool_waits_for_its_devices() {
     let Some(mut p) = pool("susp-term", "wait") else {

@@ -250,8 +250,8 @@ impl VdevTree {
     /// Like [`VdevTree::read_many`], but reads every copy and all parity, rewrites what is wrong,
     /// and brings leaves up to date whose DTL contains the birth: the step of scrub and resilver.
     ///
-    /// Reading overlaps with the rest: while a group of blocks is verified, repaired and given to leaves, the next is read.
-    /// `keep` says which outcomes (by index) need their data; the others have none, so that a call holds two groups in memory.
+    /// Blocks are handled in groups. While one is written, the next is verified and the one behind that is read. `keep` says which
+    /// outcomes (by index) need their data; the others have none, so that a call holds three groups in memory.
     pub fn scrub_many(
         &self,
         reqs: &[ReadReq],
@@ -260,28 +260,36 @@ impl VdevTree {
         if reqs.len() < 2 || reqs.iter().any(|r| self.is_removed(r.vdev)) {
             return self.run(reqs, Mode::Scrub);
         }
+        let mode = Mode::Scrub;
         let groups: Vec<&[ReadReq]> = reqs.chunks(reqs.len().div_ceil(SCRUB_GROUPS)).collect();
+        let read: Vec<Mutex<Vec<Result<Plan>>>> = groups.iter().map(|_| Mutex::default()).collect();
+        let verified: Vec<Mutex<Vec<Result<Finished>>>> =
+            groups.iter().map(|_| Mutex::default()).collect();
         let mut out: Vec<Result<ReadOutcome>> = Vec::new();
-        let mut read: Option<(&[ReadReq], Vec<Result<Plan>>)> = None;
-        for next in groups.into_iter().map(Some).chain([None]) {
-            let (before, after) = (Mutex::new(read.take()), Mutex::new(Vec::new()));
-            let done = Mutex::new(Vec::new());
-            self.env.cpu.par_io(2, &|half| match half {
-                0 => {
-                    if let Some((reqs, plans)) = before.acquire().take() {
-                        *done.acquire() = self.finish_all(reqs, plans, Mode::Scrub);
+        for step in 0..groups.len() + 2 {
+            let group = |behind: usize| step.checked_sub(behind).filter(|g| *g < groups.len());
+            self.env
+                .cpu
+                .par_io(3, &|stage| match (stage, group(2 - stage)) {
+                    (0, Some(g)) => {
+                        let mut found = verified[g].acquire();
+                        self.rewrite(&mut found.iter_mut().flatten().collect::<Vec<_>>(), mode);
                     }
-                }
-                _ => *after.acquire() = self.fetch_first(next.unwrap_or(&[]), Mode::Scrub),
-            });
-            for mut one in done.acquire().drain(..) {
-                if let (Ok(o), false) = (&mut one, keep(out.len())) {
-                    o.data = Vec::new();
-                }
-                out.push(one);
+                    (1, Some(g)) => {
+                        let plans = std::mem::take(&mut *read[g].acquire());
+                        *verified[g].acquire() = self.verify_all(groups[g], plans, mode);
+                    }
+                    (_, Some(g)) => *read[g].acquire() = self.fetch_first(groups[g], mode),
+                    (_, None) => {}
+                });
+            let Some(done) = group(2) else { continue };
+            for found in verified[done].acquire().drain(..) {
+                let kept = keep(out.len());
+                out.push(found.map(|f| ReadOutcome {
+                    data: if kept { f.out.data } else { Vec::new() },
+                    ..f.out
+                }));
             }
-            let plans = std::mem::take(&mut *after.acquire());
-            read = next.map(|reqs| (reqs, plans));
         }
         out
     }
@@ -342,27 +350,35 @@ impl VdevTree {
         plans: Vec<Result<Plan>>,
         mode: Mode,
     ) -> Vec<Result<ReadOutcome>> {
-        let mut found: Vec<Result<Finished>> = if reqs.len() == 1 {
-            let plans = reqs.iter().zip(plans);
-            plans.map(|(req, p)| self.finish(req, p?, mode)).collect()
-        } else {
-            // Checksums and reconstruction are worth other cores.
-            let cells: Vec<_> = plans
-                .into_iter()
-                .map(|p| (Mutex::new(Some(p)), Mutex::new(None)))
-                .collect();
-            self.env.cpu.par_for(reqs.len(), &|i| {
-                let (plan, out) = &cells[i];
-                if let Some(plan) = plan.acquire().take() {
-                    *out.acquire() = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
-                }
-            });
-            let out = cells.into_iter().map(|(_, out)| out.acquire().take());
-            out.map(|o| o.unwrap_or(Err(Error::from(Kind::Io))))
-                .collect()
-        };
-        let mut blocks: Vec<&mut Finished> = found.iter_mut().flatten().collect();
-        self.rewrite(&mut blocks, mode);
+        let mut found = self.verify_all(reqs, plans, mode);
+        self.rewrite(&mut found.iter_mut().flatten().collect::<Vec<_>>(), mode);
         found.into_iter().map(|f| f.map(|f| f.out)).collect()
+    }
+
+    /// Chooses the content of each block, and finds what is to be rewritten.
+    fn verify_all(
+        &self,
+        reqs: &[ReadReq],
+        plans: Vec<Result<Plan>>,
+        mode: Mode,
+    ) -> Vec<Result<Finished>> {
+        if reqs.len() == 1 {
+            let plans = reqs.iter().zip(plans);
+            return plans.map(|(req, p)| self.finish(req, p?, mode)).collect();
+        }
+        // Checksums and reconstruction are worth other cores.
+        let cells: Vec<_> = plans
+            .into_iter()
+            .map(|p| (Mutex::new(Some(p)), Mutex::new(None)))
+            .collect();
+        self.env.cpu.par_for(reqs.len(), &|i| {
+            let (plan, out) = &cells[i];
+            if let Some(plan) = plan.acquire().take() {
+                *out.acquire() = Some(plan.and_then(|p| self.finish(&reqs[i], p, mode)));
+            }
+        });
+        let out = cells.into_iter().map(|(_, out)| out.acquire().take());
+        out.map(|o| o.unwrap_or(Err(Error::from(Kind::Io))))
+            .collect()
     }
 }

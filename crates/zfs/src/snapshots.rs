@@ -240,6 +240,12 @@ fn holding(
     let batch = match cx.ask(&request(holding)) {
         Ok(Reply::Batch(b)) => b,
         Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) if e.code == base::Kind::ReadOnly.errno() => {
+            // Of no snapshot in particular.
+            let verb = action.split(' ').next().unwrap_or(action);
+            cx.say(&format!("cannot {verb}: {}", e.message))?;
+            return Ok(1);
+        }
         Err(e) => return Err(cx.fail_plain(&e)),
     };
     for (name, error) in &batch.failed {

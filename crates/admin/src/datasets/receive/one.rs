@@ -680,7 +680,10 @@ fn fill<R: Read>(
         true => Err(cancelled()),
         false => Ok(()),
     };
-    let mut applier = Applier::new(os, ds.clone(), rules, resumable).interrupted_by(go_on);
+    let pool = entry.pool.clone();
+    let mut applier = Applier::new(os, ds.clone(), rules, resumable)
+        .interrupted_by(go_on)
+        .waiting_for_devices(move || pool.await_devices().and_then(|()| go_on()));
     // What came before in a stream that is resumed counts.
     let earlier = match target.kept {
         Some(_) => ds.resume_state().ok().flatten().map_or(0, |s| s.bytes),

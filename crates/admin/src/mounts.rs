@@ -361,6 +361,8 @@ impl Mounted {
                 "{name} cannot be opened again; unmount and mount it"
             )))
         };
+        // It is opened again with these, also if it is wrapped under a key by then that is not loaded.
+        let _keys = self.ds.crypt();
         let held = self.mount.suspend().map_err(errors::answer)?;
         let suspended = match self.head.suspend() {
             Ok(suspended) => suspended,

@@ -388,15 +388,17 @@ impl Core {
         Ok(())
     }
 
-    /// The keys of a dataset, unwrapped. `None`: they are not loaded.
+    /// The keys of a dataset, unwrapped. `None`: they are not loaded. What is in use stays usable when a raw stream brings the same
+    /// keys under another wrapping key, which nobody has loaded here.
     fn dataset_key(&self, k: &KeyObject) -> Result<Option<Arc<DatasetKey>>> {
-        let Some((w, _)) = self.keys.wrapping.acquire().get(&k.root).cloned() else {
-            return Ok(None);
-        };
+        let loaded = self.keys.wrapping.acquire().get(&k.root).cloned();
         let mut open = self.keys.open.acquire();
         if let Some(key) = open.get(&k.object).and_then(|(_, w)| w.upgrade()) {
             return Ok(Some(key));
         }
+        let Some((w, _)) = loaded else {
+            return Ok(None);
+        };
         let key = Arc::new(k.wrapped.unwrap(&w).map_err(|e| {
             let o = k.object;
             e.context(format!("key object {o} does not fit its encryption root"))

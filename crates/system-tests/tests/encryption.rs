@@ -2,6 +2,7 @@
 //! says of ours.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use system_tests::Rig;
@@ -330,6 +331,46 @@ fn a_raw_copy_mounted_read_only_takes_the_next_increment() {
     rig.zfs(&["set", "readonly=off", "tank/b"]);
     rig.zpool(&["sync", "tank"]);
     assert!(used());
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// A raw increment can bring the keys wrapped under another key. Who has the copy mounted goes on: the keys themselves are the same.
+/// The next mount needs the new key.
+#[test]
+fn a_mounted_raw_copy_goes_on_when_its_key_is_changed_by_a_stream() {
+    let Some((rig, mnt)) = tank("key-changed") else {
+        return;
+    };
+    let key = key_file(&rig, "pass", "correct horse\n");
+    let key2 = key_file(&rig, "pass2", "battery staple\n");
+    let m = mnt.display();
+    rig.sh(&format!(
+        "zfs create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=100000 -o keylocation={key} tank/a
+         zfs create tank/a/below
+         echo one > {m}/a/f; echo one > {m}/a/below/f; echo same > {m}/a/same; zfs snapshot -r tank/a@1
+         zfs send -wR tank/a@1 | zfs receive tank/b
+         zfs load-key -L {key} tank/b; zfs mount -a; cmp {m}/a/f {m}/b/f; cmp {m}/a/below/f {m}/b/below/f
+         zfs change-key -o keylocation={key2} tank/a
+         echo two > {m}/a/f; echo two > {m}/a/below/f; zfs snapshot -r tank/a@2"
+    ));
+    let mut open = fs::File::open(mnt.join("b/same")).unwrap();
+    rig.sh("zfs send -wR -i @1 tank/a@2 | zfs receive -F tank/b");
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "same\n");
+    drop(open);
+    rig.sh(&format!(
+        "cmp {m}/a/f {m}/b/f; cmp {m}/a/below/f {m}/b/below/f"
+    ));
+    assert_eq!(rig.get("keystatus", "tank/b"), "unavailable");
+    rig.sh("zfs unmount tank/b");
+    let load = |key: &str| rig.try_run("zfs", &["load-key", "-L", key, "tank/b"]);
+    load(&key).fails(255);
+    load(&key2).ok();
+    rig.sh(&format!(
+        "zfs mount -a; cmp {m}/a/f {m}/b/f; cmp {m}/a/below/f {m}/b/below/f"
+    ));
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

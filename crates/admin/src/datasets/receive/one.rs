@@ -23,6 +23,7 @@ use dsl::props::PropChange;
 use dsl::{
     Dataset, NewKey, PropSource, PropValue, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState,
 };
+use std::cell::Cell;
 use std::io::Read;
 use std::sync::Arc;
 use stream::{Applier, BeginList, Reader, Rules};
@@ -725,6 +726,7 @@ fn fill<R: Read>(
     };
     drop(applier);
     let synced = entry.pool.sync().map(drop);
+    let ended = Cell::new(false);
     let done = applied
         .and(synced)
         .map_err(|e| words::into(target.what, &target.fs, &e))
@@ -733,11 +735,14 @@ fn fill<R: Read>(
                 ds: &ds,
                 sealed: sealed.as_ref(),
                 late: Arc::new(late),
+                ended: &ended,
             };
             finish(run, entry, begin, target, &filled)
         });
     match done {
         Ok(()) => Ok(()),
+        // It has taken the place of its target.
+        Err(e) if ended.get() => Err(e),
         Err(e) => Err(give_up(entry, target, &ds, resumable, e)),
     }
 }
@@ -747,6 +752,8 @@ struct Filled<'a> {
     ds: &'a Arc<Dataset>,
     sealed: Option<&'a Sealed>,
     late: Arc<Late>,
+    /// The txg in which it took the place of its target has been.
+    ended: &'a Cell<bool>,
 }
 
 /// The one txg in which the target becomes what was received.
@@ -810,7 +817,7 @@ fn end_in_txg(
     let (fs, late) = (target.fs.clone(), filled.late.clone());
     let (name, guid, time) = (target.snap.clone(), begin.to_guid, begin.creation_time);
     let force = run.r.force;
-    entry.pool.task(move |pool, tx| {
+    let dressed = entry.pool.task(move |pool, tx| {
         if let Some(head) = head.as_ref().filter(|h| pool.is_open(h)) {
             return Err(Error::new(
                 Kind::Busy,
@@ -832,7 +839,9 @@ fn end_in_txg(
         let dressed = late.store(pool, tx, &fs, &name);
         pool.log_in(tx, &command, uid)?;
         Ok(dressed)
-    })
+    })?;
+    filled.ended.set(true);
+    Ok(dressed)
 }
 
 /// What could not be received completely is thrown away, or kept if it can be resumed.

@@ -474,6 +474,12 @@ fn a_full_pool_lets_snapshots_go() {
     // A reservation that there is no room for is refused before the clone is there.
     let args = ["clone", "-o", "refreservation=64M", "tank/a@1", "tank/c"];
     refused(&rig, &args, 1, &[]);
+    let none = "cannot create snapshots : out of space\n";
+    refused(&rig, &["snapshot", "tank/a@3"], 1, &[none]);
+    refused(&rig, &["snapshot", "-r", "tank@3"], 1, &[none]);
+    let none = "cannot create bookmark 'tank/a#b': out of space";
+    refused(&rig, &["bookmark", "tank/a@1", "#b"], 1, &[none]);
+    rig.sh("zfs hold keep tank/a@1; zfs release keep tank/a@1; zfs set x:y=1 tank/a");
     rig.zfs(&["destroy", "tank/a@1"]);
     rig.zfs(&["destroy", "tank/a@2"]);
     rig.zpool(&["wait", "-t", "free", "tank"]);

@@ -367,6 +367,32 @@ fn a_receive_of_stored_blocks_waits_for_its_devices() {
 }
 
 #[test]
+fn a_destroy_by_force_ends_the_waiting_and_says_what_is_left() {
+    let Some(p) = pool("susp-destroy", "wait") else {
+        return;
+    };
+    p.suspend(&[Transfer::Write]);
+    let mut change = p.begin("exec mkdir dir");
+    std::thread::sleep(A_WHILE);
+    let said = p.soon("zpool", &["destroy", "tank"]).fails(1);
+    assert!(said.contains("suspended"), "{said}");
+    let said = p.soon("zpool", &["destroy", "-f", "tank"]);
+    assert!(said.status.success(), "{said}");
+    assert!(said.err.contains("not be marked as destroyed"), "{said}");
+    assert!(wait(&mut change, SOON).is_some_and(|s| !s.success()));
+    assert_eq!(p.rig.zpool(&["list", "-H", "-o", "name"]), "");
+    fail(&p.rig, &p.device, &[]);
+    let disks = p.rig.disks();
+    let import = ["import", "-d", disks.to_str().unwrap(), "tank"];
+    p.soon("zpool", &import).ok();
+    p.run("test ! -e dir; tail -n 1 old1").ok();
+    p.soon("zpool", &["destroy", "tank"]).ok();
+    p.soon("zpool", &import).fails(1);
+    let Pool { mut rig, .. } = p;
+    rig.stop();
+}
+
+#[test]
 fn the_daemon_ends_although_a_pool_waits_for_its_devices() {
     let Some(mut p) = pool("susp-term", "wait") else {
         return;

@@ -21,8 +21,14 @@ use pool::Pool;
 use std::sync::Arc;
 use zpl::{FsOptions, Time};
 
-/// What making one dataset may take of the pool (5 blocks of 16 KiB, as the reference counts).
-const ROOM: u64 = 5 << 14;
+/// Bytes that a block changed by a command counts for, as the reference counts.
+const BLOCK: u64 = 16 << 10;
+/// Blocks that making a dataset changes.
+pub const DATASET: u64 = 5;
+/// Blocks that making a snapshot changes.
+pub const SNAPSHOT: u64 = 3;
+/// Blocks that making a bookmark changes.
+pub const BOOKMARK: u64 = 1;
 
 /// `volblocksize` of volumes that are made without one, bytes.
 const VOLUME_BLOCK: u64 = 16 << 10;
@@ -394,12 +400,12 @@ struct Made {
     key: Option<NewKey>,
 }
 
-/// Refuses to make so many datasets where the pool has no room for them.
+/// Refuses what would change so many blocks of the pool where it has no room for them. What makes room is never refused.
 ///
 /// # Errors
 /// `Kind::NoSpace`
-pub fn check_room(pool: &Pool, datasets: u64) -> Result<()> {
-    if pool.dsl.root()?.available().bytes < ROOM.saturating_mul(datasets) {
+pub fn check_room(pool: &Pool, blocks: u64) -> Result<()> {
+    if pool.dsl.root()?.available().bytes < blocks.saturating_mul(BLOCK) {
         bail!(NoSpace, "out of space");
     }
     Ok(())
@@ -407,7 +413,7 @@ pub fn check_room(pool: &Pool, datasets: u64) -> Result<()> {
 
 /// Makes file systems and volumes, parents first, in syncing context. The caller has checked the rest.
 fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
-    check_room(pool, list.len() as u64)?;
+    check_room(pool, DATASET * list.len() as u64)?;
     for m in list {
         let Some((parent, last)) = m.name.rsplit_once('/') else {
             bail!(Invalid, "a pool is made with 'zpool create'");

@@ -166,6 +166,16 @@ fn create_in(
                 "cannot create snapshots : multiple snapshots of same fs not allowed",
             ));
         }
+        let blocks = create::SNAPSHOT * list.len() as u64;
+        match create::check_room(&entry.pool, blocks) {
+            Err(e) if e.kind == Kind::NoSpace => {
+                return Err(ApiError::sentence(
+                    Kind::NoSpace,
+                    "cannot create snapshots : out of space",
+                ))
+            }
+            r => r.map_err(errors::answer)?,
+        }
         for (head, short) in list {
             let check = entry.pool.dsl.check_snapshot(head, short);
             check.map_err(|e| refusal(head, short, e))?;
@@ -506,7 +516,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
                 return Err(Error::new(Kind::Invalid, "a clone cannot be a pool"));
             };
             still(pool, &from, &origin)?;
-            create::check_room(pool, more)?;
+            create::check_room(pool, create::DATASET * more)?;
             // Asked before the parents are made, which cannot be taken back.
             if let Ok(parent) = pool.dsl.dir(parent) {
                 pool.dsl.check_create(&parent, last, false)?;
@@ -658,6 +668,7 @@ pub fn bookmark(
         _ => datasets::plain(e, fs),
     };
     let check = entry.pool.dsl.check_bookmark(&head, short, &of);
+    let check = check.and_then(|()| create::check_room(&entry.pool, create::BOOKMARK));
     check.map_err(words)?;
     let (short, uid) = (short.to_string(), u64::from(peer.uid));
     entry

@@ -145,13 +145,9 @@ pub fn leave(
     let (admin2, entry2, command) = (admin.clone(), entry.clone(), command.to_string());
     let unwanted = Arc::new(AtomicBool::new(false));
     let gone = unwanted.clone();
-    abandon::export(
-        admin,
-        &entry,
-        way.force && !way.destroy,
-        &unwanted,
-        move || take_out(&admin2, peer, &entry2, way, &gone, &command),
-    )
+    abandon::export(admin, &entry, way.force, &unwanted, move || {
+        take_out(&admin2, peer, &entry2, way, &gone, &command)
+    })
 }
 
 /// Hundredths of a second in which streams that are received have to end when a pool goes by force.
@@ -180,14 +176,13 @@ fn take_out(
             let text = "the pool was opened anew meanwhile; try again";
             return Err(ApiError::reason(Kind::Again, text));
         }
-        None if way.force && !way.destroy && entry.pool.stopped().is_some() => {
-            return Ok(Some(what_is_lost(entry)));
+        None if way.force && entry.pool.stopped().is_some() => {
+            return Ok(Some(what_is_lost(entry, way)));
         }
         None => return Err(ApiError::no_such_pool(&name)),
     }
     // Without its devices a pool can only be let go, by force, as the last txg left it.
-    let let_go = way.force && !way.destroy;
-    if !let_go {
+    if !way.force {
         not_suspended(entry)?;
     }
     let _gate = entry.gate.acquire_write();
@@ -222,9 +217,9 @@ fn take_out(
     ours()?;
     let unwritten = crate::mounts::unwritten(&mounts);
     let mut told = None;
-    let mut lost = |e: Error| match let_go && entry.pool.stopped().is_some() {
+    let mut lost = |e: Error| match way.force && entry.pool.stopped().is_some() {
         true => {
-            let text = told.get_or_insert_with(|| what_is_lost(entry));
+            let text = told.get_or_insert_with(|| what_is_lost(entry, way));
             tracing::error!("{text} ({e})");
             Ok(())
         }
@@ -263,8 +258,10 @@ fn take_out(
         admin.rewrite_cache(file);
     }
     done.or_else(&mut lost)?;
+    // What programs have not written is of no use in a pool that is gone.
+    let unwritten = unwritten.filter(|_| !way.destroy);
     let texts: Vec<String> = told.into_iter().chain(unwritten).collect();
-    Ok((!texts.is_empty() && !way.destroy).then(|| texts.join("\n")))
+    Ok((!texts.is_empty()).then(|| texts.join("\n")))
 }
 
 /// The pool cannot be let go because of streams; says whose.
@@ -275,10 +272,16 @@ fn busy_with_streams(admin: &Admin, entry: &PoolEntry, way: Way) -> ApiError {
     ApiError::reason(Kind::Busy, text)
 }
 
-/// What a pool that is exported by force leaves behind.
-fn what_is_lost(entry: &PoolEntry) -> String {
+/// What a pool that is exported or destroyed by force leaves behind.
+fn what_is_lost(entry: &PoolEntry, way: Leave) -> String {
     let pool = entry.pool.name();
     let (txg, bytes) = entry.pool.unwritten();
+    if way.destroy {
+        return format!(
+            "pool '{pool}' could not be marked as destroyed, as its devices cannot be written: it was \
+             exported as transaction group {txg} left it."
+        );
+    }
     format!(
         "pool '{pool}' was exported as transaction group {txg} left it: changes since then, {} of \
          them in memory, could not be written and are lost.",

@@ -107,7 +107,8 @@ impl Adapter {
     pub(crate) fn attr_and_flags(&self, n: &Node<'_>, node: u64) -> (AttrReply, u32) {
         let (attr, ttl, flags) = match n {
             Node::Object(zfs, z) => return self.head_attr(zfs, node, z),
-            Node::Dir(d) => (self.ctl.dir_attr(*d), BRIEF, 0),
+            // Every snapshot that is made or destroyed changes the time.
+            Node::Dir(d) => (self.ctl.dir_attr(*d), Duration::ZERO, 0),
             Node::File(t, z) => {
                 let flags = t.zfs().map_or(0, |zfs| zfs.getattr(z).fs_flags);
                 (t.attr(z), fuse::FOREVER, flags)

@@ -55,7 +55,7 @@ impl Adapter {
             generation: 0,
             attr: self.ctl.dir_attr(dir),
             entry_ttl: self.brief(),
-            attr_ttl: self.caching.attributes(BRIEF),
+            attr_ttl: Duration::ZERO,
         }
     }
 

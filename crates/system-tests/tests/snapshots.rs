@@ -571,6 +571,31 @@ fn the_directory_of_snapshots_is_a_way_to_change_them() {
 
 /// What is younger than the snapshot is destroyed of the file system itself. Its descendants keep their snapshots, whatever
 /// their names and holds.
+/// The time of `.zfs/snapshot` is that of the last snapshot made or destroyed, whatever the kernel has seen before.
+#[test]
+fn the_directory_of_snapshots_shows_when_they_changed() {
+    let Some((rig, mnt)) = tank("snap-time") else {
+        return;
+    };
+    let time = || {
+        let dir = fs::metadata(mnt.join(".zfs/snapshot")).unwrap();
+        std::os::unix::fs::MetadataExt::mtime(&dir)
+    };
+    let told = || {
+        let said = rig.zfs(&["get", "-Hp", "-o", "value", "snapshots_changed", "tank"]);
+        said.trim().parse::<i64>().unwrap()
+    };
+    assert_eq!(time(), 0);
+    rig.zfs(&["snapshot", "tank@1"]);
+    let first = time();
+    assert_eq!(first, told());
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(time(), first);
+    rig.zfs(&["destroy", "tank@1"]);
+    assert_eq!(time(), told());
+    assert_ne!(time(), first);
+}
+
 #[test]
 fn a_rollback_leaves_the_snapshots_of_descendants_alone() {
     let Some((mut rig, _)) = tank("rollback-below") else {

@@ -145,7 +145,8 @@ impl Commands {
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         let command = format!("zfs rename {from} {to}");
         let how = rename::How::default();
-        rename::rename(&self.0, ROOT, from, to, how, command).map_err(told)
+        let done = rename::rename(&self.0, ROOT, from, to, how, command);
+        done.map(drop).map_err(told)
     }
 
     /// `zfs rename -r`, of snapshots.
@@ -155,7 +156,8 @@ impl Commands {
             recursive: true,
             ..rename::How::default()
         };
-        rename::rename(&self.0, ROOT, from, to, how, command).map_err(told)
+        let done = rename::rename(&self.0, ROOT, from, to, how, command);
+        done.map(drop).map_err(told)
     }
 
     /// `zfs diff`, to the present state if there is no `to`.

@@ -419,7 +419,7 @@ fn answer_of_datasets(
                 no_remount,
                 recursive,
             };
-            rename::rename(admin, peer, &from, &to, how, command).map(done)
+            rename::rename(admin, peer, &from, &to, how, command).map(done_but)
         }
         Request::SnapshotCreate(r) => snapshots::create(admin, peer, &r).map(done_but),
         Request::Rollback(r) => snapshots::rollback(admin, peer, &r).map(done_but),

@@ -231,6 +231,6 @@ impl Snapshots for OfMount {
         let (from, to) = (self.full(name), self.full(to));
         let command = format!("zfs rename {from} {to}");
         let done = rename::rename(&admin, peer, &from, &to, rename::How::default(), command);
-        done.map_err(|e| Errno(e.code))
+        done.map(drop).map_err(|e| Errno(e.code))
     }
 }

@@ -480,9 +480,17 @@ fn a_full_pool_lets_snapshots_go() {
     let none = "cannot create bookmark 'tank/a#b': out of space";
     refused(&rig, &["bookmark", "tank/a@1", "#b"], 1, &[none]);
     rig.sh("zfs hold keep tank/a@1; zfs release keep tank/a@1; zfs set x:y=1 tank/a");
+    // There is no room for another mount point. The rename is done all the same.
+    let said = rig.try_run("zfs", &["rename", "tank/a", "tank/b"]);
+    assert!(
+        said.status.success() && said.err.contains("cannot mount"),
+        "{said}"
+    );
+    rig.try_run("zfs", &["rename", "tank/b", "tank/a"]);
     rig.zfs(&["destroy", "tank/a@1"]);
     rig.zfs(&["destroy", "tank/a@2"]);
     rig.zpool(&["wait", "-t", "free", "tank"]);
+    rig.zfs(&["mount", "-a"]);
     fs::write(mnt.join("a/small"), "there is room").unwrap();
     rig.zfs(&["destroy", "-r", "tank/a"]);
     rig.zpool(&["export", "tank"]);

@@ -393,7 +393,10 @@ fn move_to(run: &mut Run, from: &str, to: &str) -> Answer<bool> {
         recursive: false,
     };
     match rename::rename(run.admin, run.peer, from, to, how, String::new()) {
-        Ok(()) => Ok(true),
+        Ok(told) => {
+            told.into_iter().for_each(|text| note(run, text));
+            Ok(true)
+        }
         Err(e) => {
             note(run, e.sentence_for("rename", from));
             Ok(false)

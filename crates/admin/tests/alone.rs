@@ -227,7 +227,10 @@ fn all_names(w: &World) -> Vec<String> {
 #[test]
 fn recursive_commands_over_a_thousand_file_systems_do_all_or_nothing() {
     const MANY: usize = 1000;
-    let w = World::new();
+    // Each snapshot needs 48 KiB to be allowed.
+    let (env, disks) = env_sim::mem_env(7);
+    disks.add("/dev/a", 512 << 20);
+    let w = World::on(env, disks);
     w.create_pool().unwrap();
     for n in 0..MANY {
         w.create(&format!("p/f{n:04}"), &[("canmount", "off")])

@@ -166,16 +166,6 @@ fn create_in(
                 "cannot create snapshots : multiple snapshots of same fs not allowed",
             ));
         }
-        let blocks = create::SNAPSHOT * list.len() as u64;
-        match create::check_room(&entry.pool, blocks) {
-            Err(e) if e.kind == Kind::NoSpace => {
-                return Err(ApiError::sentence(
-                    Kind::NoSpace,
-                    "cannot create snapshots : out of space",
-                ))
-            }
-            r => r.map_err(errors::answer)?,
-        }
         for (head, short) in list {
             let check = entry.pool.dsl.check_snapshot(head, short);
             check.map_err(|e| refusal(head, short, e))?;
@@ -188,6 +178,16 @@ fn create_in(
                 [(head, short), ..] => refusal(head, short, e),
                 [] => errors::answer(e),
             })?;
+        let blocks = create::SNAPSHOT * list.len() as u64;
+        match create::check_room(&entry.pool, blocks) {
+            Err(e) if e.kind == Kind::NoSpace => {
+                return Err(ApiError::sentence(
+                    Kind::NoSpace,
+                    "cannot create snapshots : out of space",
+                ))
+            }
+            r => r.map_err(errors::answer)?,
+        }
         // Everything is asked before anything is done; then the kernel gives what it has, which takes
         // requests to the file systems, so no lock of names is held meanwhile.
         for (head, _) in list {

@@ -30,6 +30,10 @@ fn seconds() -> u64 {
     number("ZFS_FUSE_TEST_DATABASE_SECONDS", 8)
 }
 
+/// Rows that SQLite is given in all, and each second at least: every snapshot of a long run is read as a whole.
+const ROWS: u64 = 30_000;
+const LEAST_ROWS: u64 = 100;
+
 /// One snapshot `1`, `2`, … of `set` a second, with what `before` says just before it is asked for.
 fn every_second<T>(rig: &Rig, set: &str, mut before: impl FnMut() -> T) -> Vec<(String, T)> {
     let begin = Instant::now();
@@ -308,11 +312,15 @@ impl Inserts {
         );
         let thread = {
             let (committed, ended) = (committed.clone(), ended.clone());
+            let pace = (ROWS / seconds().max(1)).max(LEAST_ROWS);
             std::thread::spawn(move || {
+                let begin = Instant::now();
                 for n in 1.. {
                     if ended.load(Ordering::SeqCst) {
                         break;
                     }
+                    let due = Duration::from_secs_f64(n as f64 / pace as f64);
+                    std::thread::sleep(due.saturating_sub(begin.elapsed()));
                     let line = format!("insert into t values({n}, randomblob(9000)); select {n};");
                     writeln!(ask, "{line}").unwrap();
                     assert_eq!(told.next().unwrap().unwrap(), n.to_string());

@@ -351,7 +351,9 @@ impl VdevTree {
         mode: Mode,
     ) -> Vec<Result<ReadOutcome>> {
         let mut found = self.verify_all(reqs, plans, mode);
-        self.rewrite(&mut found.iter_mut().flatten().collect::<Vec<_>>(), mode);
+        if found.iter().flatten().any(Finished::is_wrong) {
+            self.rewrite(&mut found.iter_mut().flatten().collect::<Vec<_>>(), mode);
+        }
         found.into_iter().map(|f| f.map(|f| f.out)).collect()
     }
 

@@ -20,6 +20,11 @@ pub(super) struct Finished {
 }
 
 impl Finished {
+    /// Whether anything is to be rewritten.
+    pub fn is_wrong(&self) -> bool {
+        !self.rewrites.is_empty()
+    }
+
     /// Nothing has to be rewritten.
     fn of(out: ReadOutcome) -> Finished {
         Finished {

@@ -242,16 +242,17 @@ impl VdevTree {
             None => plan.stripes[0][0].size,
         };
         block.resize(whole.max(right.len()), 0);
-        let mut healed = self.heal(&req, &plan, block, Mode::Probe);
-        self.rewrite(&mut [&mut healed], Mode::Probe);
-        Ok(healed.out)
+        let mut healed = [Ok(self.heal(&req, &plan, block, Mode::Probe))];
+        self.rewrite(&mut healed, Mode::Probe);
+        let [healed] = healed;
+        healed.map(|h| h.out)
     }
 
     /// Like [`VdevTree::read_many`], but reads every copy and all parity, rewrites what is wrong,
     /// and brings leaves up to date whose DTL contains the birth: the step of scrub and resilver.
     ///
     /// Blocks are handled in groups. While one is written, the next is verified and the one behind that is read. `keep` says which
-    /// outcomes (by index) need their data; the others have none, so that a call holds three groups in memory.
+    /// outcomes (by index) need their data; the others may have none, so that a call holds three groups in memory.
     pub fn scrub_many(
         &self,
         reqs: &[ReadReq],
@@ -272,8 +273,7 @@ impl VdevTree {
                 .cpu
                 .par_io(3, &|stage| match (stage, group(2 - stage)) {
                     (0, Some(g)) => {
-                        let mut found = verified[g].acquire();
-                        self.rewrite(&mut found.iter_mut().flatten().collect::<Vec<_>>(), mode);
+                        self.rewrite(&mut verified[g].acquire(), mode);
                     }
                     (1, Some(g)) => {
                         let plans = std::mem::take(&mut *read[g].acquire());
@@ -351,9 +351,7 @@ impl VdevTree {
         mode: Mode,
     ) -> Vec<Result<ReadOutcome>> {
         let mut found = self.verify_all(reqs, plans, mode);
-        if found.iter().flatten().any(Finished::is_wrong) {
-            self.rewrite(&mut found.iter_mut().flatten().collect::<Vec<_>>(), mode);
-        }
+        self.rewrite(&mut found, mode);
         found.into_iter().map(|f| f.map(|f| f.out)).collect()
     }
 

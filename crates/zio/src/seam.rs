@@ -103,7 +103,7 @@ pub trait Devices: Send + Sync {
     fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<Mended>;
     /// Reads every copy and all parity of these DVAs, counts and rewrites what is wrong, and writes what leaves
     /// have missed. The blocks must be in use while it runs. Results in order; `keep` says (by index) which of them need the data,
-    /// the others have none.
+    /// the others may have none.
     fn scrub(&self, reqs: &[ReadOne], keep: &dyn Fn(usize) -> bool) -> Vec<Scrubbing>;
     /// The leaves of a top-level vdev, by guid, that can be written and lack blocks of txg `birth`.
     fn lacking(&self, vdev: u64, birth: Txg) -> Vec<u64> {

@@ -20,11 +20,6 @@ pub(super) struct Finished {
 }
 
 impl Finished {
-    /// Whether anything is to be rewritten.
-    pub fn is_wrong(&self) -> bool {
-        !self.rewrites.is_empty()
-    }
-
     /// Nothing has to be rewritten.
     fn of(out: ReadOutcome) -> Finished {
         Finished {
@@ -210,7 +205,6 @@ impl VdevTree {
                         cand.owner.report_wrong(cand.at, count as u64, class);
                     }
                     if writable {
-                        // A device without redundancy has no other to be given it from.
                         rewrites.push(Rewrite {
                             leaf: cand.leaf.clone(),
                             owner: cand.owner.clone(),
@@ -219,6 +213,7 @@ impl VdevTree {
                             birth: req.birth,
                             refresh,
                             bad: blame.map(|_| out.bad.len()),
+                            // A device alone has no other to be given it from.
                             redundant: !plan.top.kind().is_leaf(),
                         });
                     } else if refresh {
@@ -238,7 +233,11 @@ impl VdevTree {
     }
 
     /// Rewrites what [`VdevTree::heal`] found, for many blocks with one batch per leaf.
-    pub(super) fn rewrite(&self, blocks: &mut [&mut Finished], mode: Mode) {
+    pub(super) fn rewrite(&self, found: &mut [Result<Finished>], mode: Mode) {
+        if found.iter().flatten().all(|f| f.rewrites.is_empty()) {
+            return;
+        }
+        let mut blocks: Vec<&mut Finished> = found.iter_mut().flatten().collect();
         let mut by_leaf: Vec<(Arc<Vdev>, Vec<(usize, Rewrite)>)> = Vec::new();
         for (n, block) in blocks.iter_mut().enumerate() {
             for w in std::mem::take(&mut block.rewrites) {
@@ -296,18 +295,18 @@ fn write_runs(leaf: &Vdev, list: &[(usize, Rewrite)], class: IoClass) -> Vec<boo
         offset: run[0].1.at,
         bufs: run.iter().map(|(_, w)| w.right.clone()).collect(),
     };
-    let mut size = 0;
-    let runs: Vec<&[(usize, Rewrite)]> = list
-        .chunk_by(|(_, a), (_, b)| {
-            let touch = a.at + a.right.len() as u64 == b.at;
-            size = if size == 0 { a.right.len() } else { size } + b.right.len();
-            let joins = touch && size as u64 <= RUN;
-            if !joins {
-                size = 0;
-            }
-            joins
-        })
-        .collect();
+    let end = |w: &Rewrite| w.at + w.right.len() as u64;
+    let mut runs: Vec<&[(usize, Rewrite)]> = Vec::new();
+    let mut begin = 0;
+    for next in 1..=list.len() {
+        let joins = list.get(next).is_some_and(|(_, w)| {
+            end(&list[next - 1].1) == w.at && end(w) - list[begin].1.at <= RUN
+        });
+        if !joins {
+            runs.push(&list[begin..next]);
+            begin = next;
+        }
+    }
     let ops = runs.iter().map(|run| write(run)).collect();
     let merged = |n: usize| runs.get(n).is_some_and(|run| run.len() > 1);
     let mut out = Vec::new();

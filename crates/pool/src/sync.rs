@@ -162,17 +162,7 @@ impl Pool {
 
     /// The same, and a txg is written even if nothing changed, so that devices that fail do so now.
     pub fn prove_devices(&self) -> Result<()> {
-        if self.readonly {
-            return Ok(());
-        }
-        self.force_next.store(true, Ordering::Release);
-        loop {
-            self.sync_along(self.dmu.open_txg(), Along::Never)?;
-            // A txg that was about to close may not have seen it.
-            if !self.force_next.load(Ordering::Acquire) {
-                return Ok(());
-            }
-        }
+        self.prove(Along::Never)
     }
 
     /// Waits until the devices take a txg: for who was refused a write outside of one. With `failmode=wait` as long as the pool
@@ -181,8 +171,21 @@ impl Pool {
     /// # Errors
     /// [`Kind::Suspended`]: the pool waits and `failmode` is another, or it is stopped.
     pub fn await_devices(&self) -> Result<()> {
+        self.prove(Along::ByFailmode)
+    }
+
+    fn prove(&self, along: Along) -> Result<()> {
+        if self.readonly {
+            return Ok(());
+        }
         self.force_next.store(true, Ordering::Release);
-        self.sync_along(self.dmu.open_txg(), Along::ByFailmode)
+        loop {
+            self.sync_along(self.dmu.open_txg(), along)?;
+            // A txg that was about to close may not have seen it.
+            if !self.force_next.load(Ordering::Acquire) {
+                return Ok(());
+            }
+        }
     }
 
     /// Whether a txg in which nothing changes is worth writing, because it brings back what was freed

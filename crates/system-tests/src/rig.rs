@@ -222,6 +222,16 @@ impl Rig {
         path.to_str().expect("plain path").to_string()
     }
 
+    /// Starts the daemon with a pool `tank` on one image of so many bytes; gives the place where it is mounted.
+    #[must_use]
+    pub fn with_tank(mut self, size: u64) -> (Rig, PathBuf) {
+        let disk = self.image("d0", size);
+        let mnt = self.mnt().join("tank");
+        self.start();
+        self.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+        (self, mnt)
+    }
+
     /// Several images of the same size.
     pub fn images(&self, count: usize, size: u64) -> Vec<String> {
         (0..count)

@@ -18,20 +18,16 @@ use testkit::or_skip;
 const NOBODY: u32 = 65534;
 
 fn tank(name: &str, size: u64) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::as_root(name)?;
-    let disk = rig.image("d0", size);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::as_root(name)?.with_tank(size))
 }
 
 fn seconds() -> u64 {
     number("ZFS_FUSE_TEST_DATABASE_SECONDS", 8)
 }
 
-/// Rows that SQLite is given in all, and each second at least: every snapshot of a long run is read as a whole.
+/// Most rows that SQLite is given in a run, where a second can have fewer than [`LEAST_ROWS`]: every snapshot is read as a whole.
 const ROWS: u64 = 30_000;
+/// Rows a second in a long run.
 const LEAST_ROWS: u64 = 100;
 
 /// One snapshot `1`, `2`, … of `set` a second, with what `before` says just before it is asked for.

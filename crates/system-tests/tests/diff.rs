@@ -7,12 +7,7 @@ use std::path::{Path, PathBuf};
 use system_tests::Rig;
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::new(name)?.with_tank(256 << 20))
 }
 
 /// Lines of `zfs diff`, sorted, without the place of the mount.

@@ -17,12 +17,7 @@ fn key_file(rig: &Rig, name: &str, text: &str) -> String {
 
 /// A pool on one disk.
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::new(name)?.with_tank(256 << 20))
 }
 
 /// A pool of our own: a crash with an encrypted log, another key, a destroyed file system without its

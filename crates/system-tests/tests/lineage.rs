@@ -5,12 +5,7 @@ use system_tests::Rig;
 use testkit::{or_skip, OpenZfs};
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 128 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::new(name)?.with_tank(128 << 20))
 }
 
 fn names(rig: &Rig, kind: &str) -> Vec<String> {

@@ -5,11 +5,7 @@ use std::path::PathBuf;
 use system_tests::{Rig, Said};
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    let (rig, mnt) = Rig::new(name)?.with_tank(256 << 20);
     let dir = mnt.join("d");
     fs::create_dir_all(dir.join("e")).unwrap();
     fs::write(dir.join("f"), "f").unwrap();

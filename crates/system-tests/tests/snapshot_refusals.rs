@@ -7,12 +7,7 @@ use system_tests::Rig;
 
 /// A pool `tank` of so many MiB, mounted in the rig's place for mounts.
 fn tank(name: &str, mib: u64) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", mib << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::new(name)?.with_tank(mib << 20))
 }
 
 /// Everything there is, with what a half-done change would leave behind.

@@ -9,11 +9,7 @@ use testkit::or_skip;
 use testkit::packages::{self, Set};
 
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
+    let (rig, mnt) = Rig::new(name)?.with_tank(256 << 20);
     rig.zfs(&["create", "tank/a"]);
     rig.zfs(&["create", "tank/a/b"]);
     Some((rig, mnt))

@@ -10,12 +10,7 @@ use system_tests::Rig;
 
 /// A pool `tank` mounted in the rig's place for mounts.
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 256 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::new(name)?.with_tank(256 << 20))
 }
 
 fn list(rig: &Rig, kind: &str) -> Vec<String> {
@@ -569,8 +564,6 @@ fn the_directory_of_snapshots_is_a_way_to_change_them() {
     rig.zdb_check("tank");
 }
 
-/// What is younger than the snapshot is destroyed of the file system itself. Its descendants keep their snapshots, whatever
-/// their names and holds.
 /// The time of `.zfs/snapshot` is that of the last snapshot made or destroyed, whatever the kernel has seen before.
 #[test]
 fn the_directory_of_snapshots_shows_when_they_changed() {
@@ -596,6 +589,8 @@ fn the_directory_of_snapshots_shows_when_they_changed() {
     assert_ne!(time(), first);
 }
 
+/// What is younger than the snapshot is destroyed of the file system itself. Its descendants keep their snapshots, whatever
+/// their names and holds.
 #[test]
 fn a_rollback_leaves_the_snapshots_of_descendants_alone() {
     let Some((mut rig, _)) = tank("rollback-below") else {

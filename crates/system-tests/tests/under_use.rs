@@ -14,12 +14,7 @@ const STALE: i32 = 116;
 
 /// A pool `tank` mounted in the rig's place for mounts.
 fn tank(name: &str) -> Option<(Rig, PathBuf)> {
-    let mut rig = Rig::new(name)?;
-    let disk = rig.image("d0", 512 << 20);
-    let mnt = rig.mnt().join("tank");
-    rig.start();
-    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &disk]);
-    Some((rig, mnt))
+    Some(Rig::new(name)?.with_tank(512 << 20))
 }
 
 fn writable(path: &Path) -> File {

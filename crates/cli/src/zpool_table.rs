@@ -102,6 +102,8 @@ static SUBS: &[Sub] = &[
         text: &[
             "Unmounts all file systems and marks the pool destroyed. There is no question asked. \
              Until its devices are used again the pool can be had back with zpool import -D.",
+            "-f also lets go of a pool whose devices cannot be written. It is not marked destroyed then, and the \
+             command says so.",
             "A pool that is imported read-only is only closed: nothing is written to its devices.",
         ],
         complete: Complete::Pools,

@@ -7,18 +7,23 @@
 //! 2. Every binary runs once. Its output is printed in one piece when it has ended.
 //! 3. A binary that fails, is killed, or does not end within [`LIMIT`] makes the run fail and is named at the end.
 
-use rustix::process::{waitid, Pid, WaitId, WaitIdOptions};
+use rustix::process::{kill_process_group, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A binary that runs for longer hangs: it is killed, and counts as failed. The longest takes a fifth of this on two
-/// processors that do nothing else.
-const LIMIT: Duration = Duration::from_secs(1800);
+/// A binary that runs for longer hangs: it is killed with the processes it started, and counts as failed. The longest
+/// takes two fifths of this on two processors that do nothing else.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// A killed binary that is still there after this waits in the kernel for something that does not come. The run goes on
+/// without it.
+const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// Packages and test binaries that run one at a time, in the first lane: they look at the mounts and processes of the whole
 /// machine, or copy its mounts into a namespace (zfs-fuse 0.7), which keeps them busy for a moment. `*`: all of a package.
@@ -327,7 +332,8 @@ fn start(job: &Job, log: &Path, programs: Option<&Path>) -> Result<Child, String
     }
     c.stdin(Stdio::null())
         .stdout(out.try_clone().map_err(cannot)?);
-    c.stderr(out).spawn().map_err(cannot)
+    // A group of its own, so that what it started can be killed with it.
+    c.process_group(0).stderr(out).spawn().map_err(cannot)
 }
 
 enum Ended {
@@ -336,27 +342,32 @@ enum Ended {
     Never,
 }
 
-/// Waits for a child. Gives the seconds of processor time that it and the processes it waited for took.
+/// Waits for a child that leads a process group. Gives the seconds of processor time that it and the processes it waited
+/// for took.
 fn wait(mut child: Child, limit: Duration) -> Result<(f64, Ended), String> {
     let started = Instant::now();
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let id = id.ok_or("a process without a number")?;
-    let mut killed = false;
+    let mut killed: Option<Instant> = None;
     // It stays a zombie, whose times can be read, until `child.wait`.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     while waitid(WaitId::Pid(id), how)
         .map_err(|e| format!("cannot wait: {e}"))?
         .is_none()
     {
-        if !killed && started.elapsed() > limit {
-            killed = true;
-            child.kill().map_err(|e| format!("cannot kill it: {e}"))?;
+        match killed {
+            None if started.elapsed() > limit => {
+                killed = Some(Instant::now());
+                kill_process_group(id, Signal::KILL).map_err(|e| format!("cannot kill it: {e}"))?;
+            }
+            Some(at) if at.elapsed() > GIVEN_UP => return Ok((0.0, Ended::Never)),
+            _ => {}
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let status = child.wait().map_err(|e| format!("cannot wait: {e}"))?;
-    let ended = if killed {
+    let ended = if killed.is_some() {
         Ended::Never
     } else {
         Ended::With(status)
@@ -399,6 +410,7 @@ fn table(outcomes: &[Outcome]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
 
     fn job(package: &str, target: &str, program: &str) -> Job {
         Job {
@@ -493,9 +505,21 @@ mod tests {
 
     #[test]
     fn what_hangs_is_killed() {
-        let hangs = Command::new("sleep").arg("600").spawn().unwrap();
+        let mut hangs = Command::new("sh");
+        hangs
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .process_group(0);
+        let mut hangs = hangs.stdout(Stdio::piped()).spawn().unwrap();
+        let mut its_own = String::new();
+        BufReader::new(hangs.stdout.take().unwrap())
+            .read_line(&mut its_own)
+            .unwrap();
         let (_, ended) = wait(hangs, Duration::ZERO).unwrap();
         assert!(matches!(ended, Ended::Never));
+        // Nobody may have waited for it yet.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", its_own.trim()));
+        let state = stat.unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
     }
 
     #[test]

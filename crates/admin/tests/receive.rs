@@ -381,3 +381,196 @@ fn what_was_not_encrypted_is_received_below_an_encrypted_file_system() {
     receive::receive(&admin, ROOT, &ask, &with[..], &mut |_| {}).unwrap();
     assert!(!encrypted("p/e/locked") && !encrypted("p/e/locked/b"));
 }
+
+fn encrypted_ask(target: &str) -> Receive {
+    Receive {
+        target: target.into(),
+        force: true,
+        props: props(&[
+            ("encryption", "on"),
+            ("keyformat", "raw"),
+            ("keylocation", "file:///etc/key"),
+        ]),
+        key: Some(api::Secret::new(vec![7; 32])),
+        ..Receive::default()
+    }
+}
+
+/// What the command line says of encryption is for what is new: the snapshots that follow go into what was made so.
+#[test]
+fn a_replication_of_several_snapshots_is_encrypted_on_arrival() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    tree(&admin);
+    commands.snapshot_all("p/a@t").unwrap();
+    let ask = encrypted_ask("p/c");
+    let stream = package(&admin, "p/a@t");
+    let done = receive::receive(&admin, ROOT, &ask, &stream[..], &mut |_| {}).unwrap();
+    assert!(
+        !done.failed && done.warnings.is_empty(),
+        "{:?}",
+        done.warnings
+    );
+    // The command is repeated with what came since.
+    commands.snapshot_all("p/a@u").unwrap();
+    let more = increments(&admin, "p/a@t", "p/a@u");
+    let done = receive::receive(&admin, ROOT, &ask, &more[..], &mut |_| {}).unwrap();
+    assert!(
+        !done.failed && done.warnings.is_empty(),
+        "{:?}",
+        done.warnings
+    );
+    let dsl = &admin.find("p").unwrap().pool.dsl;
+    for name in ["p/c", "p/c/b"] {
+        let dir = dsl.dir(name).unwrap();
+        assert!(dir.is_encrypted().unwrap(), "{name}");
+        let root = dir.encryption_root().unwrap().unwrap();
+        assert_eq!(root.full_name(), "p/c");
+        for snap in ["s", "t", "u"] {
+            dsl.dataset(&format!("{name}@{snap}")).unwrap();
+        }
+    }
+    let location = shown(&admin, "p/c", "keylocation").unwrap().0;
+    assert_eq!(location.text(), Some("file:///etc/key"));
+}
+
+fn increments(admin: &Arc<Admin>, from: &str, to: &str) -> Vec<u8> {
+    let ask = Send {
+        target: to.into(),
+        from: Some(from.into()),
+        intermediate: true,
+        replicate: true,
+        ..Send::default()
+    };
+    let mut package = Vec::new();
+    send::send(admin, ROOT, &ask, Some(&mut package), &mut |_| {}).unwrap();
+    package
+}
+
+/// Names of a tree without its top, with the guids of the newest snapshots.
+fn names(admin: &Arc<Admin>, top: &str) -> Vec<(String, u64)> {
+    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let all = admin::datasets::subtree(&dsl.dir(top).unwrap()).unwrap();
+    let mut out: Vec<_> = all
+        .iter()
+        .map(|head| {
+            let snap = head.prev().unwrap().unwrap();
+            let name = head.full_name();
+            let short = snap.snap_name().unwrap().unwrap();
+            let guid = snap.phys().guid;
+            (format!("{}@{short}", &name[top.len()..]), guid)
+        })
+        .collect();
+    out.sort();
+    out
+}
+
+/// Replicates `p/a` with those children, changes it by `change`, replicates the increments and compares. `before`: what
+/// happens to the copy in between.
+fn renamed_and_replicated(children: &[&str], before: &[(&str, &str)], change: &[(&str, &str)]) {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    for name in children {
+        commands.create(&format!("p/a/{name}"), &[]).unwrap();
+    }
+    commands.snapshot_all("p/a@s").unwrap();
+    let ask = Receive {
+        target: "p/c".into(),
+        force: true,
+        ..Receive::default()
+    };
+    let first = package(&admin, "p/a@s");
+    receive::receive(&admin, ROOT, &ask, &first[..], &mut |_| {}).unwrap();
+    for (top, list) in [("p/c", before), ("p/a", change)] {
+        for (from, to) in list {
+            match to.is_empty() {
+                true => {
+                    commands.destroy(&format!("{top}/{from}@s")).unwrap();
+                    commands.destroy(&format!("{top}/{from}")).unwrap();
+                }
+                false => {
+                    let (from, to) = (format!("{top}/{from}"), format!("{top}/{to}"));
+                    commands.rename(&from, &to).unwrap();
+                }
+            }
+        }
+    }
+    commands.snapshot_all("p/a@t").unwrap();
+    let more = increments(&admin, "p/a@s", "p/a@t");
+    let done = receive::receive(&admin, ROOT, &ask, &more[..], &mut |_| {}).unwrap();
+    assert!(
+        !done.failed && done.warnings.is_empty(),
+        "{change:?}: {:?}",
+        done.warnings
+    );
+    assert_eq!(names(&admin, "p/a"), names(&admin, "p/c"), "{change:?}");
+}
+
+#[test]
+fn file_systems_that_exchanged_names_are_replicated() {
+    for (a, b) in [("a", "b"), ("y", "z")] {
+        let exchanged = [(a, "tmp"), (b, a), ("tmp", b)];
+        renamed_and_replicated(&[a, b], &[], &exchanged);
+    }
+    let rotated = [("x", "tmp"), ("y", "x"), ("z", "y"), ("tmp", "z")];
+    renamed_and_replicated(&["x", "y", "z"], &[], &rotated);
+}
+
+#[test]
+fn a_parent_and_a_child_that_changed_places_are_replicated() {
+    let apart = [("y/z", "z"), ("y", "z/y")];
+    renamed_and_replicated(&["y", "y/z"], &[], &apart);
+    let names_too = [("y/z", "tmp"), ("y", "tmp/z"), ("tmp", "y")];
+    renamed_and_replicated(&["y", "y/z"], &[], &names_too);
+}
+
+/// The parent is gone on the sending side, and its name is that of the child.
+#[test]
+fn a_child_that_left_what_was_destroyed_is_replicated() {
+    let change = [("y/z", "tmp"), ("y", ""), ("tmp", "y")];
+    renamed_and_replicated(&["y", "y/z"], &[], &change);
+}
+
+#[test]
+fn a_replication_goes_on_where_an_interrupted_one_renamed_in_part() {
+    let before = [("y", "recv-1234-1")];
+    let exchanged = [("y", "tmp"), ("z", "y"), ("tmp", "z")];
+    renamed_and_replicated(&["y", "z"], &before, &exchanged);
+}
+
+#[test]
+fn snapshots_that_exchanged_names_are_replicated() {
+    let snaps = ["a", "b", "z"];
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    for s in snaps {
+        commands.snapshot(&format!("p/a@{s}")).unwrap();
+    }
+    let ask = Receive {
+        target: "p/c".into(),
+        force: true,
+        ..Receive::default()
+    };
+    let first = package(&admin, "p/a@z");
+    receive::receive(&admin, ROOT, &ask, &first[..], &mut |_| {}).unwrap();
+    for (from, to) in [("a", "tmp"), ("b", "a"), ("z", "b"), ("tmp", "z")] {
+        commands
+            .rename(&format!("p/a@{from}"), &format!("p/a@{to}"))
+            .unwrap();
+    }
+    commands.snapshot("p/a@n").unwrap();
+    let more = increments(&admin, "p/a@b", "p/a@n");
+    let done = receive::receive(&admin, ROOT, &ask, &more[..], &mut |_| {}).unwrap();
+    assert!(
+        !done.failed && done.warnings.is_empty(),
+        "{:?}",
+        done.warnings
+    );
+    let dsl = &admin.find("p").unwrap().pool.dsl;
+    for s in ["a", "b", "z", "n"] {
+        let guid = |fs: &str| dsl.dataset(&format!("{fs}@{s}")).unwrap().phys().guid;
+        assert_eq!(guid("p/a"), guid("p/c"), "{s}");
+    }
+}

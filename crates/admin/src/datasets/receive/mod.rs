@@ -1,5 +1,6 @@
 //! `zfs receive`: streams into datasets (behaviour §19, data format §31).
 //!
+//! * `arrange`: which file systems a package renames and destroys, and in which order.
 //! * `heal`: repairs an existing snapshot from a stream, instead of receiving it (`-c`).
 //! * `one`: one stream of one snapshot; `target`: where it goes; `sealed`: what a raw one says of keys.
 //! * `package`: the streams that `zfs send -R`, `-I` and `-p` put together, and what their list asks for.
@@ -10,6 +11,7 @@
 //! 2. What a stream says is believed only after [`stream::Reader`] has verified it; what fails leaves the
 //!    target as it was, but for the state that `-s` keeps.
 
+mod arrange;
 mod heal;
 mod one;
 mod package;

@@ -1,5 +1,6 @@
 //! Receiving a package: the streams of a tree, and the list of what else to do (data format §30.5).
 
+use super::arrange::{self, Fate, Item, Step};
 use super::one;
 use super::target::Extra;
 use super::{list_of, sent_name, words, Run};
@@ -12,7 +13,7 @@ use base::{Kind, Result};
 use disk::stream::{Begin, HeaderType, Record};
 use disk::NvList;
 use dsl::Dataset;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
 use stream::{FileSystem, Package, Reader};
@@ -189,9 +190,13 @@ fn replicate(run: &mut Run, package: &Package, to: &str) -> Answer<()> {
     let all: usize = locals(&entry, to)?.iter().map(|l| 1 + l.snaps.len()).sum();
     let index = Index::new(package);
     for _ in 0..=all.saturating_mul(EACH) {
-        if !round(run, &entry, &index, to)? {
-            return dress_snapshots(run, &entry, &index, to);
+        // What is in the way of one change may be gone after another.
+        let mut failed = Vec::new();
+        if round(run, &entry, &index, to, &mut failed)? {
+            continue;
         }
+        failed.into_iter().for_each(|text| note(run, text));
+        return dress_snapshots(run, &entry, &index, to);
     }
     let text = format!("cannot receive: '{to}' could not be made like the sender's tree");
     note(run, text);
@@ -279,43 +284,119 @@ fn guids(head: &Dataset) -> Result<Vec<(String, u64)>> {
     Ok(out)
 }
 
-/// Does what can be done now; true if something was, and there may be more.
-fn round(run: &mut Run, entry: &Arc<PoolEntry>, index: &Index<'_>, to: &str) -> Answer<bool> {
+/// Does what can be done now; true if something was, and there may be more. `failed`: what could not be done, and why.
+fn round(
+    run: &mut Run,
+    entry: &Arc<PoolEntry>,
+    index: &Index<'_>,
+    to: &str,
+    failed: &mut Vec<String>,
+) -> Answer<bool> {
     let all = locals(entry, to)?;
-    for local in &all {
-        let sent = local
-            .snaps
-            .iter()
-            .rev()
-            .find_map(|(_, guid)| index.file_system(*guid));
-        let Some(sent) = sent else {
-            if run.r.force && local.name != to && destroy_tree(run, &local.name)? {
+    let newest = |l: &Local| {
+        let guids = l.snaps.iter().rev().map(|(_, guid)| *guid);
+        guids.into_iter().find_map(|guid| index.file_system(guid))
+    };
+    let both: Vec<_> = all.iter().map(|local| (local, newest(local))).collect();
+    for (local, sent) in &both {
+        if let Some(sent) = sent {
+            if promoted(run, local, sent)? {
                 return Ok(true);
             }
-            continue;
+        }
+    }
+    // One after the other: they have nothing to do with one another, and each round reads all of them.
+    let mut any = false;
+    for (local, sent) in &both {
+        if let Some(sent) = sent {
+            any |= snapshots_like(run, index, local, sent, failed)?;
+        }
+    }
+    if any {
+        return Ok(true);
+    }
+    for step in arrange::steps(&places(run, &both, to), to) {
+        let done = match step {
+            Step::Destroy(name) => destroy_tree(run, &name, failed)?,
+            Step::Rename { from, to } => move_to(run, &from, &to, failed)?,
         };
-        if promoted(run, local, sent)? {
-            return Ok(true);
-        }
-        // One after the other: they have nothing to do with one another, and each round reads all of them.
-        let names: HashMap<u64, &str> = sent.snaps.iter().map(|(n, g)| (*g, n.as_str())).collect();
-        let mut any = false;
-        for (name, guid) in &local.snaps {
-            match names.get(guid) {
-                Some(other) if other != name => any |= rename_snapshot(run, local, name, other)?,
-                Some(_) => {}
-                // Where another file system of the package has it, a promotion is still to come.
-                None if run.r.force && index.file_system(*guid).is_none() => {
-                    any |= destroy_snapshot(run, local, name)?
-                }
-                None => {}
-            }
-        }
-        if any || local.name != to && moved(run, entry, (local, &all), sent)? {
+        if done {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Where the local file systems are, and where they belong.
+fn places(run: &Run, both: &[(&Local, Option<&FileSystem>)], to: &str) -> Vec<Item> {
+    let mut homes: HashMap<u64, &str> = HashMap::new();
+    for (local, _) in both {
+        for (_, guid) in &local.snaps {
+            homes.entry(*guid).or_insert(&local.name);
+        }
+    }
+    let fate = |local: &Local, sent: Option<&FileSystem>| match sent {
+        _ if local.name == to => Fate::Stays,
+        None if run.r.force => Fate::Goes,
+        None => Fate::Stays,
+        Some(sent) => {
+            let own = local.name.rsplit_once('/').map_or("", |(up, _)| up);
+            let parent = homes.get(&sent.parent_from_snap).copied().unwrap_or(own);
+            let last = sent.name.rsplit('/').next().unwrap_or(&sent.name);
+            Fate::Belongs {
+                parent: parent.to_string(),
+                last: last.to_string(),
+            }
+        }
+    };
+    let item = |(local, sent): &(&Local, Option<&FileSystem>)| Item {
+        name: local.name.clone(),
+        guid: local.head.phys().guid,
+        fate: fate(local, *sent),
+    };
+    both.iter().map(item).collect()
+}
+
+/// Gives the snapshots of a local file system the names that the sender's have, and destroys (with `-F`) those that are
+/// gone there; true if something was done.
+fn snapshots_like(
+    run: &mut Run,
+    index: &Index<'_>,
+    local: &Local,
+    sent: &FileSystem,
+    failed: &mut Vec<String>,
+) -> Answer<bool> {
+    let names: HashMap<u64, &str> = sent.snaps.iter().map(|(n, g)| (*g, n.as_str())).collect();
+    let other = |name: &str, guid: u64| names.get(&guid).copied().filter(|other| *other != name);
+    // Names that others lose yet.
+    let taken: HashSet<&str> = local
+        .snaps
+        .iter()
+        .filter(|(name, guid)| other(name, *guid).is_some())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let mut any = false;
+    for (name, guid) in &local.snaps {
+        match other(name, *guid) {
+            Some(to) => {
+                let aside = format!("recv-{guid:x}");
+                let to = match taken.contains(to) && *name != aside {
+                    true => aside.as_str(),
+                    false => to,
+                };
+                any |= rename_snapshot(run, local, name, to, failed)?
+            }
+            // Where another file system of the package has it, a promotion is still to come.
+            None if run.r.force
+                && !names.contains_key(guid)
+                && index.file_system(*guid).is_none() =>
+            {
+                any |= destroy_snapshot(run, local, name, failed)?
+            }
+            None => {}
+        }
+    }
+    Ok(any)
 }
 
 /// Promotes the local file system if the sender's became the one its origin came from.
@@ -333,37 +414,42 @@ fn promoted(run: &mut Run, local: &Local, sent: &FileSystem) -> Answer<bool> {
     Ok(true)
 }
 
-fn destroy_tree(run: &mut Run, name: &str) -> Answer<bool> {
+fn destroy_tree(run: &mut Run, name: &str, failed: &mut Vec<String>) -> Answer<bool> {
     let r = DatasetDestroy {
         name: name.to_string(),
         recursive: true,
         force: true,
         ..DatasetDestroy::default()
     };
-    done(run, name, destroy::destroy(run.admin, run.peer, &r))
+    done(name, destroy::destroy(run.admin, run.peer, &r), failed)
 }
 
-fn destroy_snapshot(run: &mut Run, local: &Local, snap: &str) -> Answer<bool> {
+fn destroy_snapshot(
+    run: &mut Run,
+    local: &Local,
+    snap: &str,
+    failed: &mut Vec<String>,
+) -> Answer<bool> {
     let name = format!("{}@{snap}", local.name);
     let r = DatasetDestroy {
         name: name.clone(),
         ..DatasetDestroy::default()
     };
-    done(run, &name, destroy::destroy(run.admin, run.peer, &r))
+    done(&name, destroy::destroy(run.admin, run.peer, &r), failed)
 }
 
 /// Whether something was destroyed; what is in its way is told.
-fn done(run: &mut Run, name: &str, r: Answer<api::Destroyed>) -> Answer<bool> {
+fn done(name: &str, r: Answer<api::Destroyed>, failed: &mut Vec<String>) -> Answer<bool> {
     match r {
         Ok(d) => match d.failed.into_iter().next() {
             Some((n, e)) => {
-                note(run, e.sentence_for("destroy", &n));
+                failed.push(e.sentence_for("destroy", &n));
                 Ok(false)
             }
             None => Ok(true),
         },
         Err(e) => {
-            note(run, e.sentence_for("destroy", name));
+            failed.push(e.sentence_for("destroy", name));
             Ok(false)
         }
     }
@@ -377,15 +463,21 @@ fn note(run: &mut Run, text: String) {
     }
 }
 
-fn rename_snapshot(run: &mut Run, local: &Local, from: &str, to: &str) -> Answer<bool> {
+fn rename_snapshot(
+    run: &mut Run,
+    local: &Local,
+    from: &str,
+    to: &str,
+    failed: &mut Vec<String>,
+) -> Answer<bool> {
     let (a, b) = (
         format!("{}@{from}", local.name),
         format!("{}@{to}", local.name),
     );
-    move_to(run, &a, &b)
+    move_to(run, &a, &b, failed)
 }
 
-fn move_to(run: &mut Run, from: &str, to: &str) -> Answer<bool> {
+fn move_to(run: &mut Run, from: &str, to: &str, failed: &mut Vec<String>) -> Answer<bool> {
     let how = rename::How {
         parents: false,
         force: true,
@@ -398,40 +490,8 @@ fn move_to(run: &mut Run, from: &str, to: &str) -> Answer<bool> {
             Ok(true)
         }
         Err(e) => {
-            note(run, e.sentence_for("rename", from));
+            failed.push(e.sentence_for("rename", from));
             Ok(false)
         }
     }
-}
-
-/// Gives a local file system the name and the parent that the sender's has.
-fn moved(
-    run: &mut Run,
-    entry: &Arc<PoolEntry>,
-    (local, all): (&Local, &[Local]),
-    sent: &FileSystem,
-) -> Answer<bool> {
-    let last = sent.name.rsplit('/').next().unwrap_or(&sent.name);
-    let (parent, own) = local.name.rsplit_once('/').unwrap_or(("", &local.name));
-    let want_parent = match sent.parent_from_snap {
-        0 => parent.to_string(),
-        guid => all
-            .iter()
-            .find(|l| l.snaps.iter().any(|(_, g)| *g == guid))
-            .map_or(parent.to_string(), |l| l.name.clone()),
-    };
-    if want_parent == parent && last == own {
-        return Ok(false);
-    }
-    let want = format!("{want_parent}/{last}");
-    if entry.pool.dsl.dir(&want).is_ok() {
-        // Somebody has the name, who may lose it yet.
-        let aside = format!(
-            "{parent}/recv-{:x}-{}",
-            local.head.phys().guid,
-            run.peer.pid
-        );
-        return move_to(run, &local.name, &aside);
-    }
-    move_to(run, &local.name, &want)
 }

@@ -98,10 +98,12 @@ pub enum Mutation {
     RawBaseUnchecked,
     /// A receive without -F takes a file system for unchanged that was changed since the base.
     ChangesUnseen,
+    /// A block that stays where it is, since the same bytes were written, is freed.
+    KeptBlockFreed,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 47] = [
+pub const MUTATIONS: [Mutation; 48] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -149,6 +151,7 @@ pub const MUTATIONS: [Mutation; 47] = [
     Mutation::RawAccountsKept,
     Mutation::RawBaseUnchecked,
     Mutation::ChangesUnseen,
+    Mutation::KeptBlockFreed,
 ];
 
 #[cfg(feature = "mutations")]

@@ -17,12 +17,14 @@ struct Placing {
     at: usize,
     data: Block,
     spec: WriteSpec,
+    /// What is on disk, where the block may stay there.
+    old: BlkPtr,
 }
 
 /// What is known of a block before anything is written.
 enum Begun {
     Done(Option<BlkPtr>),
-    Place(Block, WriteSpec),
+    Place(Block, WriteSpec, BlkPtr),
 }
 
 /// Writes dirty blocks of the transaction's (open) txg to their final places now, in one batch,
@@ -59,7 +61,12 @@ fn place(tx: &Tx, blocks: &[(Arc<Dnode>, u64)], early: bool) -> Vec<Result<Optio
         let (dn, blkid) = &blocks[n];
         match dn.begin_placing(tx, *blkid, early) {
             Ok(Begun::Done(r)) => out[n] = Some(Ok(r)),
-            Ok(Begun::Place(data, spec)) => placing.push(Placing { at: n, data, spec }),
+            Ok(Begun::Place(data, spec, old)) => placing.push(Placing {
+                at: n,
+                data,
+                spec,
+                old,
+            }),
             Err(e) => out[n] = Some(Err(e)),
         }
     }
@@ -146,16 +153,28 @@ fn store(tx: &Tx, dn: &Dnode, placing: &[Placing]) -> Vec<Result<Option<BlkPtr>>
                 .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))
         })
         .collect();
+    // What may stay where it is, is left to the sync.
+    let is_new = |(p, r): &(&Placing, &Result<Prepared>)| match r {
+        Ok(r) => !zio.is_kept(&p.spec, r, &p.old),
+        Err(_) => false,
+    };
+    let new: Vec<bool> = placing.iter().zip(&prepared).map(|x| is_new(&x)).collect();
     let ready: Vec<(&WriteSpec, &Prepared)> = placing
         .iter()
         .zip(&prepared)
+        .filter(is_new)
         .filter_map(|(p, r)| r.as_ref().ok().map(|r| (&p.spec, r)))
         .collect();
     let mut written = zio.write_through(&ready, tx.txg()).into_iter();
-    prepared
+    let results = prepared
         .into_iter()
-        .map(|r| r.and_then(|_| written.next().unwrap_or(Ok(None))))
-        .collect()
+        .zip(new)
+        .map(|(r, new)| match (r, new) {
+            (Err(e), _) => Err(e),
+            (Ok(_), true) => written.next().unwrap_or(Ok(None)),
+            (Ok(_), false) => Ok(None),
+        });
+    results.collect()
 }
 
 impl Dnode {
@@ -200,7 +219,18 @@ impl Dnode {
         let mut spec = spec_for(&policy, 1, &shape, ty, 0, false);
         // The log needs a place; else a block that fits into its pointer is left to the sync.
         spec.embed &= early;
-        Ok(Begun::Place(data, with_nonce(spec, &self.crypt)))
+        // The log is told of a place in any case.
+        let old = match early && spec.may_keep() && !self.crypt.is_encrypted() {
+            true => self.on_disk(blkid),
+            false => BlkPtr::HOLE,
+        };
+        Ok(Begun::Place(data, with_nonce(spec, &self.crypt), old))
+    }
+
+    /// The block's pointer in the last txg that was written; a hole if it cannot be found.
+    fn on_disk(&self, blkid: u64) -> BlkPtr {
+        let s = self.read_lock().s.clone();
+        s.lookup(&self.reader(), blkid).unwrap_or(BlkPtr::HOLE)
     }
 
     /// Where the block was placed in this txg, as it is now.

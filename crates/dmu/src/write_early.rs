@@ -343,6 +343,41 @@ mod tests {
         }
     }
 
+    /// What stays where it is must not be placed a second time.
+    #[test]
+    fn blocks_that_are_there_already_are_left_to_the_group() {
+        let rig = rig(WritePolicy {
+            checksum: Checksum::SHA256,
+            compress: disk::Compression::LZ4,
+            ..WritePolicy::default()
+        });
+        let dn = file(&rig);
+        let mut data = noise(6, 8 * SIZE);
+        dn.write(&rig.tx(), 0, &data).unwrap();
+        rig.sync();
+        let places = |dn: &Dnode| {
+            let s = dn.read_lock().s.clone();
+            let one = |blk| s.lookup(&dn.reader(), blk).unwrap();
+            (0..8).map(one).collect::<Vec<_>>()
+        };
+        let before = places(&dn);
+        data[3 * SIZE] ^= 1;
+        let tx = rig.tx();
+        dn.write(&tx, 0, &data).unwrap();
+        assert_eq!(placed(&dn), [3]);
+        drop(tx);
+        // One of them cannot be read any more.
+        rig.devices.ruin(before[5].dva(0).offset());
+        rig.dmu.zio.cache.clear();
+        rig.sync();
+        let after = places(&dn);
+        for blk in 0..8 {
+            let kept = before[blk] == after[blk];
+            assert_eq!(kept, blk != 3 && blk != 5, "{blk}");
+        }
+        assert_eq!(read(&dn, 8 * SIZE), data);
+    }
+
     #[test]
     fn a_group_about_to_close_takes_no_more_and_waits_for_those_inside() {
         let rig = rig(WritePolicy::default());

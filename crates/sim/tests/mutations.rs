@@ -541,6 +541,24 @@ fn a_hole_with_a_wrong_birth_is_found_in_the_copy() {
     found(Mutation::HolesBornEarly, &|_| punched(&lines));
 }
 
+/// The same bytes again, under a checksum that proves it.
+#[test]
+fn a_kept_block_that_is_freed_is_found() {
+    let lines = [
+        "create . a 644",
+        "set . checksum 8",
+        "set . compression 15",
+        "write . a 0 800000 2",
+        "sync",
+        "write . a 0 800000 2",
+        "sync",
+        "write . a 0 100000 3",
+        "sync",
+        "cut 0 Kept 1",
+    ];
+    found(Mutation::KeptBlockFreed, &|_| replayed(&lines));
+}
+
 #[test]
 fn a_resume_point_that_is_stored_too_early_is_found() {
     let lines = [

@@ -6,11 +6,12 @@ use crate::dnode::{Job, TakenBlock};
 use crate::objset::Objset;
 use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Spot};
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Result};
 use codec::compress;
 use disk::BlkPtr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use zio::{Prepared, WriteSpec};
 
@@ -34,6 +35,24 @@ pub(super) struct Out {
     pub(super) partial: bool,
     /// It is in its stored form, sealed so.
     pub(super) raw: Option<DnodeSeal>,
+}
+
+/// Which of the blocks stay where they are, since the same bytes are stored there. Who writes a block that is damaged there
+/// has it written anew.
+fn kept(p: &Pass, outs: &[Out], prepared: &[Prepared]) -> BTreeSet<usize> {
+    let is_same = |n: &usize| {
+        let o = &outs[*n];
+        o.raw.is_none() && p.zio.is_kept(&o.spec, &prepared[*n], &o.old)
+    };
+    let same: Vec<usize> = (0..outs.len()).filter(is_same).collect();
+    if same.is_empty() {
+        return BTreeSet::new();
+    }
+    let bps: Vec<BlkPtr> = same.iter().map(|n| outs[*n].old).collect();
+    let reader = Reader::new(p.zio, p.crypt, p.policy.keep);
+    let got = p.zio.read_many(&bps, &reader.whole());
+    let legible = same.into_iter().zip(got).filter(|(_, b)| b.is_ok());
+    legible.map(|(n, _)| n).collect()
 }
 
 impl Objset {
@@ -194,11 +213,22 @@ impl Objset {
             transform();
         }
         let streamed = self.dmu.is_streaming(txg);
-        for ((o, slot), block) in outs.drain(..).zip(slots).zip(blocks) {
-            let prepared = slot
-                .into_inner()
+        let prepared = slots.into_iter().map(|slot| {
+            slot.into_inner()
                 .unwrap_or_else(|e| e.into_inner())
-                .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))?;
+                .unwrap_or_else(|| Err(Error::damaged("a transform was lost")))
+        });
+        let prepared: Vec<Prepared> = prepared.collect::<Result<_>>()?;
+        let kept = kept(p, outs, &prepared);
+        for (n, ((o, prepared), block)) in outs.drain(..).zip(prepared).zip(blocks).enumerate() {
+            if kept.contains(&n) {
+                // Nothing changes: neither this block nor those that lead to it.
+                if mutated(Mutation::KeptBlockFreed) {
+                    p.kill(&o.old)?;
+                }
+                p.zio.cache.insert_whole(&o.old, block);
+                continue;
+            }
             let (new, delta) = p.put(&o.spec, &prepared, &o.old, o.fill)?;
             // What is stored encrypted is not what readers with the key want.
             if !new.is_hole() && !new.is_embedded() && o.raw.is_none() {

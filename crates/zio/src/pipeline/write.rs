@@ -10,6 +10,16 @@ use disk::{BlkPtr, Compression, ObjType};
 use std::sync::Arc;
 
 impl WriteSpec {
+    /// Whether a block may stay that has the same bytes already; see [`Zio::is_kept`]. As in OpenZFS, not where compression is
+    /// off.
+    pub fn may_keep(&self) -> bool {
+        checksum::is_nopwrite(self.checksum)
+            && self.compress != Compression::OFF
+            && !self.dedup
+            && self.level == 0
+            && !self.obj_type.is_metadata()
+    }
+
     /// What a block of that stored size is for.
     pub(super) fn purpose(&self, psize: usize) -> Purpose {
         if matches!(self.obj_type, ObjType::DDT_ZAP | ObjType::DDT_STATS) {
@@ -154,6 +164,35 @@ impl Zio {
             },
             lsize,
         })
+    }
+
+    /// Whether `old` stores these very bytes, in the way that `spec` asks for: then it can stay, and nothing needs to be
+    /// written (nop-write, pool format §13.2). Only checksums that prove sameness tell. Gangs and blocks of a dedup table are
+    /// written anew, and so is whatever is encrypted, since equal data differ there.
+    ///
+    /// It says nothing of whether `old` can still be read.
+    pub fn is_kept(&self, spec: &WriteSpec, p: &Prepared, old: &BlkPtr) -> bool {
+        let PreparedKind::Stored {
+            compress,
+            checksum,
+            sealed: None,
+            big_endian: false,
+        } = &p.kind
+        else {
+            return false;
+        };
+        spec.may_keep()
+            && !old.is_hole()
+            && !old.is_embedded()
+            && !old.is_gang()
+            && !old.is_dedup()
+            && !old.is_encrypted()
+            && old.is_little_endian()
+            && (old.obj_type(), old.level()) == (spec.obj_type, spec.level)
+            && (old.checksum_alg(), old.compress()) == (spec.checksum, *compress)
+            && (old.lsize(), old.psize()) == (p.lsize, p.data.len())
+            && old.dvas().len() == usize::from(spec.copies)
+            && old.checksum() == *checksum
     }
 
     /// Gives the prepared block an address and queues it. `old` is the pointer it replaces: if that

@@ -28,6 +28,7 @@ pub fn settings() -> Settings {
         },
         mount_options: Vec::new(),
         multihost: pool::Multihost::default(),
+        ivsets_unchecked: false,
     }
 }
 

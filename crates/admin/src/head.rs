@@ -68,7 +68,7 @@ impl Opened {
         let figures = Figures {
             ds: ds.clone(),
             set: set.clone(),
-            readonly: pool.is_readonly() || ds.is_snapshot(),
+            readonly: pool.is_readonly() || ds.is_snapshot() || ds.dir().has_old_keys()?,
         };
         let zfs = Zfs::open(
             &set.os,
@@ -361,7 +361,10 @@ pub fn zpl_props(pool: &Pool, ds: &Dataset, temporary: &[(String, String)]) -> R
             .is_some_and(|f| dsl::Features::is_enabled(&**f, guid))
     };
     Ok(Props {
-        readonly: num("readonly")? != 0 || pool.is_readonly() || ds.is_snapshot(),
+        readonly: num("readonly")? != 0
+            || pool.is_readonly()
+            || ds.is_snapshot()
+            || ds.dir().has_old_keys()?,
         atime: num("atime")? != 0,
         relatime: num("relatime")? != 0,
         diratime: values::option(temporary, "diratime") != Some("off"),

@@ -160,6 +160,9 @@ pub struct Settings {
     pub mount_options: Vec<String>,
     /// Rules for heartbeats.
     pub multihost: pool::Multihost,
+    /// Raw increments are received although it is not known whether they continue the very snapshot they go onto
+    /// (`zfs_disable_ivset_guid_check`).
+    pub ivsets_unchecked: bool,
 }
 
 /// The pools of one process; operations on them take it.

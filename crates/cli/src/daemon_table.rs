@@ -25,6 +25,7 @@ pub static DAEMON: Sub = Sub {
         opt('e', "seconds", "How long the kernel may keep names.").long("fuse-entry-timeout"),
         opt('v', "MB", "Obsolete: there is no cache for each device.").long("vdev-cache-size"),
         long("zfs-prefetch-disable", "Read nothing ahead: neither the kernel in files nor the daemon in its pools."),
+        long("zfs-disable-ivset-guid-check", "Receive raw increments although the stream or the snapshot they go onto lacks the guid of its set of IVs, or the two differ (errata 4). The data must be read afterwards: a scrub does not find what does not fit."),
         long("disable-block-cache", "Open devices with O_DIRECT, past the kernel's cache."),
         long("disable-page-cache", "Do not let the kernel cache file data."),
         sw('x', "Obsolete: extended attributes are governed by the property xattr.").long("enable-xattr"),
@@ -53,8 +54,9 @@ pub static DAEMON: Sub = Sub {
 };
 
 /// Keys of `zfsrc` that are switches; the others take a value. All are long options.
-pub const SWITCHES: [&str; 4] = [
+pub const SWITCHES: [&str; 5] = [
     "zfs-prefetch-disable",
+    "zfs-disable-ivset-guid-check",
     "disable-block-cache",
     "disable-page-cache",
     "enable-xattr",

@@ -358,8 +358,13 @@ impl DatasetKey {
         }
     }
 
-    /// New random keys; `random` fills a buffer.
+    /// New random keys of the newest format; `random` fills a buffer.
     pub fn generate(suite: Suite, random: &dyn Fn(&mut [u8])) -> DatasetKey {
+        DatasetKey::generate_as(suite, disk::crypt::KEY_VERSION, random)
+    }
+
+    /// New random keys of that format version.
+    pub fn generate_as(suite: Suite, version: u64, random: &dyn Fn(&mut [u8])) -> DatasetKey {
         let mut master: Kept<MASTER_KEY_SIZE> = kept();
         random(&mut master[..suite.key_size()]);
         let mut hmac: Kept<HMAC_KEY_SIZE> = kept();
@@ -368,7 +373,7 @@ impl DatasetKey {
         while guid == [0; 8] {
             random(&mut guid);
         }
-        DatasetKey::build(suite, u64::from_le_bytes(guid), 1, master, hmac)
+        DatasetKey::build(suite, u64::from_le_bytes(guid), version, master, hmac)
     }
 
     /// Suite of the blocks.

@@ -42,6 +42,8 @@ pub struct Options {
     pub wakeup_latency: Latency,
     /// Rules for the property `multihost`.
     pub multihost: pool::Multihost,
+    /// Raw increments are received without knowing what set of IVs they continue.
+    pub ivsets_unchecked: bool,
     /// Things to tell: obsolete settings, values out of range.
     pub warnings: Vec<String>,
 }
@@ -333,6 +335,7 @@ fn settle(
         transport,
         wakeup_latency,
         multihost,
+        ivsets_unchecked: has("zfs-disable-ivset-guid-check"),
         warnings,
     })
 }
@@ -373,10 +376,11 @@ mod tests {
         assert!(!o.foreground && o.prefetch && !o.direct_devices && o.warnings.is_empty());
         let o = options(
             "-n -p /run/x.pid -m 100 -o noatime,allow_other -a 1.5 --fuse-entry-timeout=3600 \
-             --zfs-prefetch-disable --disable-block-cache --disable-page-cache --no-kstat-mount",
+             --zfs-prefetch-disable --zfs-disable-ivset-guid-check --disable-block-cache --disable-page-cache --no-kstat-mount",
             None,
         );
         assert!(o.foreground && !o.prefetch && o.direct_devices && o.direct_files);
+        assert!(o.ivsets_unchecked);
         assert_eq!(o.pidfile, Some("/run/x.pid".into()));
         assert_eq!(o.arc_max, 100 << 20);
         assert_eq!(o.mount_options, ["noatime"]);

@@ -56,6 +56,7 @@ fn service(dir: &std::path::Path) -> Arc<Admin> {
         },
         mount_options: Vec::new(),
         multihost: pool::Multihost::default(),
+        ivsets_unchecked: false,
     };
     let process = Threads::new(64 << 20, Caching::default());
     Admin::new(env_linux::linux_env(), settings, Arc::new(door), process)

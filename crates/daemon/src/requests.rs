@@ -192,6 +192,7 @@ impl Control {
             paths: paths(),
             mount_options: options.mount_options,
             multihost: options.multihost,
+            ivsets_unchecked: options.ivsets_unchecked,
         };
         let process = Threads::new(options.arc_max, caching);
         let env = crate::faults::wrap(env_linux::linux_env());

@@ -28,7 +28,7 @@ pub mod keys {
     pub const SUITE: &str = "DSL_CRYPTO_SUITE";
     /// `u64`: random; identifies the master key.
     pub const GUID: &str = "DSL_CRYPTO_GUID";
-    /// `u64`: format of the key, [`KEY_VERSION`](super::KEY_VERSION) or 0.
+    /// `u64`: format of the key, [`KEY_VERSION`](super::KEY_VERSION) or 0. Missing: 0.
     pub const VERSION: &str = "DSL_CRYPTO_VERSION";
     /// DSL directory of the encryption root.
     pub const ROOT_DIR: &str = "DSL_CRYPTO_ROOT_DDOBJ";

@@ -1,6 +1,9 @@
 //! Keys of encrypted datasets: key objects in the MOS (pool format §15.2), encryption roots, and the
 //! keys that are loaded.
 //!
+//! Keys of format version 0 are from before the first release. What they protect is read, and never written: MACs of that
+//! format cover fields that differ from pool to pool (errata 3).
+//!
 //! A dataset's keys lie in the MOS wrapped under the key of its *encryption root*, itself or a directory
 //! above it. Loading a key puts the root's wrapping key here; the keys of datasets are unwrapped as
 //! they are opened, shared by all who use them, and wiped when the last has gone.
@@ -14,6 +17,7 @@ use disk::crypt::keys;
 use disk::ObjType;
 use dmu::Tx;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use zap::{Value, Zap};
 use zio::Crypt;
@@ -57,6 +61,13 @@ pub struct KeyObject {
     pub params: KeyParams,
 }
 
+impl KeyObject {
+    /// Whether its format is from before the first release, so that what it protects is not written.
+    pub fn is_old(&self) -> bool {
+        self.wrapped.version < disk::crypt::KEY_VERSION
+    }
+}
+
 /// A key that a raw stream brought, wrapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedKey {
@@ -83,6 +94,12 @@ impl ReceivedKey {
             b.try_into().map_err(|_| none())
         }
         let version = num(keys::VERSION)?;
+        if version < disk::crypt::KEY_VERSION {
+            bail!(
+                Unsupported,
+                "raw streams of the first format of encryption are not received (errata 3): send without -w"
+            );
+        }
         if version > disk::crypt::KEY_VERSION {
             bail!(Unsupported, "unknown version {version} of encryption keys");
         }
@@ -133,6 +150,10 @@ pub(crate) struct KeyStore {
     wrapping: Mutex<HashMap<u64, (Arc<WrappingKey>, KeyParams)>>,
     /// Unwrapped and in use, by key object, with the root.
     open: Mutex<HashMap<u64, (u64, Weak<DatasetKey>)>>,
+    /// A key of the first format has been seen.
+    seen_old: AtomicBool,
+    /// New keys are of the first format.
+    makes_old: AtomicBool,
 }
 
 fn read_key(core: &Core, object: u64) -> Result<KeyObject> {
@@ -149,9 +170,13 @@ fn read_key(core: &Core, object: u64) -> Result<KeyObject> {
         <[u8; N]>::try_from(b)
             .map_err(|_| Error::damaged(format!("{what} of {} bytes in a key object", all.len())))
     }
-    let version = number(keys::VERSION)?;
+    // The first format had no number.
+    let version = zap.get(keys::VERSION)?.unwrap_or(0);
     if version > disk::crypt::KEY_VERSION {
         bail!(Unsupported, "unknown version {version} of encryption keys");
+    }
+    if version < disk::crypt::KEY_VERSION {
+        core.keys.seen_old.store(true, Ordering::Relaxed);
     }
     let optional = |name: &str| zap.get(name).map(|v| v.unwrap_or(0));
     Ok(KeyObject {
@@ -191,12 +216,14 @@ impl Core {
             (keys::SUITE, wrapped.suite.number()),
             (keys::ROOT_DIR, root),
             (keys::GUID, wrapped.guid),
-            (keys::VERSION, wrapped.version),
             (keys::KEYFORMAT, params.format),
             (keys::PBKDF2_ITERS, params.iterations),
             (keys::PBKDF2_SALT, params.salt),
         ] {
             zap.update_u64(tx, name, v)?;
+        }
+        if wrapped.version != 0 {
+            zap.update_u64(tx, keys::VERSION, wrapped.version)?;
         }
         for (name, b) in [
             (keys::IV, &wrapped.iv[..]),
@@ -249,7 +276,11 @@ impl Core {
                 suite, key, params, ..
             } => (*suite, dir.object(), key.clone(), *params),
         };
-        let key = DatasetKey::generate(suite, &random);
+        let version = match self.keys.makes_old.load(Ordering::Relaxed) {
+            true => 0,
+            false => disk::crypt::KEY_VERSION,
+        };
+        let key = DatasetKey::generate_as(suite, version, &random);
         let wrapped = key.wrap(&wkey, &random)?;
         let dn = self.new_zap(tx, ObjType::ZAP_METADATA, 0)?;
         Zap::new(&dn).add_u64(tx, keys::REFCOUNT, 1)?;
@@ -427,6 +458,12 @@ impl Dir {
         Ok(self.key_object_number()?.is_some())
     }
 
+    /// Whether its data are encrypted in the first format, and so are not to be written.
+    pub fn has_old_keys(&self) -> Result<bool> {
+        let old = self.key_object()?.is_some_and(|k| k.is_old());
+        Ok(old && !self.core.keys.makes_old.load(Ordering::Relaxed))
+    }
+
     /// The directory whose key it uses; `None` if it is not encrypted.
     pub fn encryption_root(&self) -> Result<Option<Arc<Dir>>> {
         match self.key_object()? {
@@ -457,6 +494,17 @@ impl Dataset {
 }
 
 impl Dsl {
+    /// Whether keys of the first format have been seen since the pool was opened.
+    pub fn has_seen_old_keys(&self) -> bool {
+        self.core.keys.seen_old.load(Ordering::Relaxed)
+    }
+
+    /// Makes pools like those of the first format, for tests: while it is `on`, new keys are of that format, and what they
+    /// protect can be written.
+    pub fn make_old_keys(&self, on: bool) {
+        self.core.keys.makes_old.store(on, Ordering::Relaxed);
+    }
+
     /// Loads the key of an encryption root, or only tries it. `Kind::Access`: it is not the right one;
     /// `Kind::Exists`: one is loaded already; `Kind::Invalid`: this is no encryption root.
     pub fn load_key(&self, dir: &Arc<Dir>, key: WrappingKey, check_only: bool) -> Result<()> {

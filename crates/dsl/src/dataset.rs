@@ -241,7 +241,7 @@ impl Dataset {
         let p = self.phys();
         // Keys from before the first release of encryption are only good for saving what is there. What
         // was left out of a redacted dataset cannot be changed in part.
-        let old = crypt.key().is_some_and(|k| k.version() == 0);
+        let old = crypt.key().is_some() && self.dir().has_old_keys()?;
         let readonly = readonly || p.is_snapshot() || old || self.has_feature(REDACTED);
         if let Some(os) = slot.upgrade() {
             // The key may have been loaded since somebody opened it for what takes none.

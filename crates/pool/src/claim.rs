@@ -22,6 +22,8 @@ impl Pool {
             let mut highest = Txg::NONE;
             let mut logged = Vec::new();
             pool.each_head(&mut |ds| {
+                // That some are old is to be known.
+                ds.dir().has_old_keys()?;
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 let mut header = Header::decode(&os.zil_header())?;
                 let store = Store::for_claim(pool.me()?, os.clone());

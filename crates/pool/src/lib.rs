@@ -26,6 +26,7 @@ mod datasets;
 mod ddt;
 mod devices;
 mod engine;
+mod errata;
 mod errlog;
 mod freeing;
 mod history;

@@ -466,6 +466,7 @@ fn status_line(reason: Reason, pool: &Importable) -> Option<String> {
         Reason::Ashift => "One or more devices were configured to use a non-native block size.\n\
              Expect reduced performance."
             .into(),
+        Reason::Errata(n) => format!("Errata #{n} detected."),
         Reason::Failing | Reason::Suspended | Reason::Stopped => return None,
     })
 }

@@ -29,6 +29,8 @@ pub enum Reason {
     Offlined,
     Removed,
     Ashift,
+    /// What other software wrote wrongly, by its number.
+    Errata(u64),
     LegacyVersion,
     FeaturesDisabled,
     BadCompatibility,
@@ -207,6 +209,9 @@ pub fn reason_of(
         if some(fits) {
             return reason;
         }
+    }
+    if facts.errata != 0 {
+        return Reason::Errata(facts.errata);
     }
     if version != 0 && version < 5000 {
         return Reason::LegacyVersion;

@@ -76,6 +76,10 @@ impl Reason {
             Reason::Offlined => &OFFLINED,
             Reason::Removed => &REMOVED,
             Reason::Ashift => &ASHIFT,
+            Reason::Errata(1) => &ERRATA_1,
+            Reason::Errata(2) => &ERRATA_2,
+            Reason::Errata(3) => &ERRATA_3,
+            Reason::Errata(_) => &ERRATA_4,
             Reason::LegacyVersion => &LEGACY_VERSION,
             Reason::FeaturesDisabled => &FEATURES_DISABLED,
             Reason::BadCompatibility => &BAD_COMPATIBILITY,
@@ -278,6 +282,42 @@ const ASHIFT: Words = Words {
                  configured block size, or migrate data to a properly configured\n\
                  pool.",
     id: None,
+};
+
+const ERRATA_1: Words = Words {
+    status: "Errata #1 detected.",
+    action: "To correct the issue run 'zpool scrub'.",
+    id: Some("ER"),
+};
+
+const ERRATA_2: Words = Words {
+    status: "Errata #2 detected.",
+    action: "Import the pool with the release that destroyed a dataset last, until\n\
+                 its space is freed.",
+    id: Some("ER"),
+};
+
+const ERRATA_3: Words = Words {
+    status: "Errata #3 detected.\n\
+                 Existing encrypted datasets contain an on-disk incompatibility\n\
+                 which needs to be corrected.",
+    action: "To correct the issue backup existing encrypted datasets to new\n\
+                 encrypted datasets and destroy the old ones.  Until then they are\n\
+                 mounted read-only.",
+    id: Some("ER"),
+};
+
+const ERRATA_4: Words = Words {
+    status: "Errata #4 detected.\n\
+                 Existing encrypted snapshots and bookmarks contain an on-disk\n\
+                 incompatibility.  This may cause on-disk corruption if they are used\n\
+                 with 'zfs recv'.",
+    action: "To correct the issue, enable the bookmark_v2 feature.  No additional\n\
+                 action is needed if there are no encrypted snapshots or bookmarks.\n\
+                 If preserving the encrypted snapshots and bookmarks is required, use\n\
+                 a non-raw send to backup and restore them.  Alternately, they may be\n\
+                 removed to resolve the incompatibility.",
+    id: Some("ER"),
 };
 
 const LEGACY_VERSION: Words = Words {

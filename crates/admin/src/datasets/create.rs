@@ -513,7 +513,11 @@ fn new_key(
     let pool = &entry.pool;
     let enabled = pool.dsl.features().is_enabled(dsl::crypto::ENCRYPTION);
     let parent = above.parent.dir();
-    keys::for_new(Some(&parent), enabled, want, prepared)
+    let key = keys::for_new(Some(&parent), enabled, want, prepared)?;
+    if key.is_some() {
+        keys::need_ivsets(&**pool.dsl.features())?;
+    }
+    Ok(key)
 }
 
 /// The missing parents of a name, to be made with what their parent says.

@@ -359,6 +359,18 @@ pub fn prepare(
     Some(made())
 }
 
+/// Refuses to make encrypted datasets whose snapshots would not have guids of their sets of IVs (errata 4).
+pub fn need_ivsets(features: &dyn dsl::Features) -> Answer<()> {
+    match features.is_enabled(disk::feature::guid::BOOKMARK_V2) {
+        true => Ok(()),
+        false => Err(ApiError::reason(
+            Kind::Unsupported,
+            "encrypted datasets are not made before the feature bookmark_v2 is enabled (errata 4): \
+             zpool set feature@bookmark_v2=enabled",
+        )),
+    }
+}
+
 /// How a new dataset below `parent` (none: a new pool's root) is to be encrypted; `None`: not at all.
 pub fn for_new(
     parent: Option<&Arc<Dir>>,

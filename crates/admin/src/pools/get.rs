@@ -264,10 +264,16 @@ fn lacking(pool: &Pool, set: &Set, by_default: bool) -> Vec<&'static Feature> {
 }
 
 fn facts(entry: &PoolEntry) -> PoolFacts {
+    let suspended = entry.pool.suspended().is_some();
     let mut out = PoolFacts {
-        suspended: entry.pool.suspended().is_some(),
+        suspended,
         stopped: entry.pool.stopped().is_some(),
         suspended_why: entry.pool.suspended().map(|e| e.to_string()),
+        // What cannot be read now is said elsewhere.
+        errata: match suspended {
+            true => 0,
+            false => entry.pool.errata().unwrap_or(0),
+        },
         ..PoolFacts::default()
     };
     let set = match compat::load(&extra(entry, "compatibility").unwrap_or_default()) {

@@ -322,6 +322,8 @@ pub struct PoolFacts {
     pub multihost: Option<Multihost>,
     /// Last used by another system: host name, host id, seconds since 1970.
     pub host_mismatch: Option<(String, u64, u64)>,
+    /// Number of what other software wrote wrongly (`ZFS-8000-ER`), 0: nothing.
+    pub errata: u64,
 }
 
 /// Why multihost protection forbids an import.

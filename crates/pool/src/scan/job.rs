@@ -217,6 +217,7 @@ impl Pool {
         let Some(words) = self.scan_words()? else {
             return Ok(());
         };
+        self.check_old_destroy(&words)?;
         let record = ScanRecord::of(&words);
         let known = !matches!(record.function, Function::ErrorScrub | Function::Unknown(_));
         if words.len() < WORDS || record.state != ScanState::Scanning || !known {

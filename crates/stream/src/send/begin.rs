@@ -70,6 +70,12 @@ pub(super) fn begin(
 fn features(ds: &Dataset, os: &Objset, spec: &SendSpec, pool: &dyn Features) -> Result<u64> {
     let encrypted = os.crypt().is_encrypted();
     let mut f = 0;
+    if encrypted && spec.raw && ds.dir().has_old_keys()? {
+        bail!(
+            Unsupported,
+            "raw streams of the first format of encryption are not sent (errata 3): send without -w"
+        );
+    }
     if encrypted && !spec.raw && os.crypt().key().is_none() {
         bail!(Access, "source key must be loaded");
     }

@@ -64,9 +64,12 @@ pub fn receive<R: Read>(
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
-        let asked = Asked::of(run, &entry, extra.as_ref(), target.what)?;
+        let mut asked = Asked::of(run, &entry, extra.as_ref(), target.what)?;
         let recursive = extra.as_ref().is_some_and(|e| e.recursive);
         asked.check_encryption(run, begin, recursive, target.what)?;
+        if recursive && (target.head.is_some() || target.kept.is_some()) {
+            asked.forget_encryption();
+        }
         asked.check_location(begin, &target)?;
         if let Some(base) = &target.base {
             check_redacted(base, begin, list, target.what)?;
@@ -233,6 +236,15 @@ impl Asked {
         }
     }
 
+    /// Leaves out how a new dataset is to be encrypted: what a stream of a recursive package goes into is there already, and
+    /// may be encrypted so by the stream before. The place of its key alone may be another.
+    fn forget_encryption(&mut self) {
+        let crypt = std::mem::take(&mut self.crypt);
+        if crypt.encryption.is_none() && crypt.keyformat.is_none() {
+            self.crypt.keylocation = crypt.keylocation;
+        }
+    }
+
     /// Refuses a place of the key (`-o keylocation=`) that the dataset cannot have: a dataset without a key of its own
     /// has none, one that comes raw has one.
     fn check_location(&self, begin: &Begin, target: &Target) -> Answer<()> {
@@ -279,11 +291,14 @@ fn new_key(
     let random = run.admin.env.rng.u64();
     let key = run.r.key.as_ref();
     let prepared = keys::prepare(&*run.admin.process, crypt, key, random);
-    keys::for_new(Some(&parent.dir()), enabled, crypt, prepared).map_err(|e| {
-        match e.code == Kind::Access.errno() {
-            true => words::sentence(Kind::Access, what, "inherited key must be loaded"),
-            false => words::sentence(Kind::Invalid, what, e.message),
-        }
+    let new = keys::for_new(Some(&parent.dir()), enabled, crypt, prepared);
+    let new = new.and_then(|key| match key {
+        Some(_) => keys::need_ivsets(&**features).map(|()| key),
+        None => Ok(None),
+    });
+    new.map_err(|e| match e.code == Kind::Access.errno() {
+        true => words::sentence(Kind::Access, what, "inherited key must be loaded"),
+        false => words::sentence(Kind::Invalid, what, e.message),
     })
 }
 
@@ -426,6 +441,13 @@ fn start(
         false => None,
     };
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
+    let written = [&target.head, &target.base].into_iter().flatten();
+    for ds in written {
+        if ds.dir().has_old_keys().map_err(fail)? {
+            let why = "it is encrypted in the first format, which is only read (errata 3)";
+            return Err(words::sentence(Kind::ReadOnly, what, why));
+        }
+    }
     if let Some(kept) = &target.kept {
         return go_on(entry, list, target, kept, sealed);
     }
@@ -444,7 +466,8 @@ fn start(
         _ => None,
     };
     if let (Some(s), Some(base)) = (&sealed, &target.base) {
-        s.check_base(base).map_err(fail)?;
+        let unchecked = run.admin.settings.ivsets_unchecked;
+        s.check_base(base, unchecked).map_err(fail)?;
     }
     let redact = match begin.features & feature::REDACTED {
         0 => None,

@@ -61,13 +61,14 @@ impl Sealed {
                 compress: Compression::new(small_enough("mdn_compress", 16)?),
             },
             mac: mac.try_into().map_err(|_| bad("portable_mac"))?,
-            from_ivset: list.get_u64("from_ivset_guid"),
-            to_ivset: list.get_u64("to_ivset_guid"),
+            from_ivset: list.get_u64("from_ivset_guid").filter(|guid| *guid != 0),
+            to_ivset: list.get_u64("to_ivset_guid").filter(|guid| *guid != 0),
         })
     }
 
-    /// Whether the stream is based on this very snapshot, with its keys and its set of IVs.
-    pub(super) fn check_base(&self, base: &Dataset) -> Result<()> {
+    /// Whether the stream is based on this very snapshot, with its keys and its set of IVs. `unchecked`: the set of IVs
+    /// may be another, or is not known.
+    pub(super) fn check_base(&self, base: &Dataset, unchecked: bool) -> Result<()> {
         if mutated(Mutation::RawBaseUnchecked) {
             return Ok(());
         }
@@ -79,9 +80,14 @@ impl Sealed {
             ));
         }
         match (base.ivset_guid()?, self.from_ivset) {
+            _ if unchecked => Ok(()),
             (Some(have), Some(from)) if have == from => Ok(()),
             // Software of before 2019 knew no such sets.
-            (None, None) => Ok(()),
+            (None, _) | (_, None) => Err(Error::new(
+                Kind::Invalid,
+                "IV set guid missing. See errata 4 at https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-ER.\n\
+                 The daemon receives it when started with --zfs-disable-ivset-guid-check.",
+            )),
             _ => Err(Error::new(
                 Kind::Invalid,
                 "IV set guid mismatch. See the 'zfs receive' man page section\n discussing the limitations of raw encrypted send streams.",

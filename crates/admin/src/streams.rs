@@ -17,7 +17,7 @@ pub struct Streams {
 #[derive(Default)]
 pub struct Users {
     next: AtomicU64,
-    list: Mutex<BTreeMap<u64, User>>,
+    list: Mutex<BTreeMap<u64, (User, Arc<AtomicBool>)>>,
 }
 
 /// A process, what it has sent or received, and which of the two.
@@ -41,7 +41,18 @@ pub enum Way {
 }
 
 /// A user, until this is dropped.
-pub struct Listed<'a>(&'a Users, u64);
+pub struct Listed<'a> {
+    users: &'a Users,
+    id: u64,
+    ended: Arc<AtomicBool>,
+}
+
+impl Listed<'_> {
+    /// The flag that asks the command to end, for [`crate::cancel::ended_by`].
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.ended.clone()
+    }
+}
 
 impl Users {
     /// Notes a process for as long as the result lives.
@@ -52,18 +63,37 @@ impl Users {
             name: name.to_string(),
             way,
         };
-        self.list.acquire().insert(id, user);
-        Listed(self, id)
+        let ended = Arc::new(AtomicBool::new(false));
+        self.list.acquire().insert(id, (user, ended.clone()));
+        Listed {
+            users: self,
+            id,
+            ended,
+        }
     }
 
     /// Whether streams go that way.
     pub fn any(&self, way: Way) -> bool {
-        self.list.acquire().values().any(|u| u.way == way)
+        self.list.acquire().values().any(|(u, _)| u.way == way)
+    }
+
+    /// Asks the commands of all streams to end, whatever they wait for; whether there are any.
+    pub fn end_all(&self) -> bool {
+        let list = self.list.acquire();
+        for (_, ended) in list.values() {
+            ended.store(true, Ordering::Relaxed);
+        }
+        !list.is_empty()
     }
 
     /// All that go that way, in lines for people; `command` names a process.
     pub fn lines(&self, way: Way, command: &dyn Fn(i32) -> Option<String>) -> Vec<String> {
-        let list: Vec<User> = self.list.acquire().values().cloned().collect();
+        let list: Vec<User> = self
+            .list
+            .acquire()
+            .values()
+            .map(|(u, _)| u.clone())
+            .collect();
         let line = |u: &User| {
             let what = match way {
                 Way::Sent => "stream being sent",
@@ -81,7 +111,7 @@ impl Users {
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.0.list.acquire().remove(&self.1);
+        self.users.list.acquire().remove(&self.id);
     }
 }
 

@@ -15,6 +15,8 @@ pub enum Reply {
     Done,
     /// Done, and what the user should know about it: a sentence.
     DoneBut(String),
+    /// Comes before the answer, with the caller's end of the stream as a file descriptor: a socket.
+    Stream,
     /// Version of the daemon.
     Version(Version),
     /// Pools.

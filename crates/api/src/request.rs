@@ -276,7 +276,7 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
-    /// Answered by `Received`. The stream is read from the file descriptor that comes with the request.
+    /// Answered by `Received`, after `Stream`: the daemon reads what the caller writes there.
     Receive(Receive),
     /// Answered by `Done`: what a broken receive kept is thrown away.
     ReceiveAbort {
@@ -296,7 +296,7 @@ pub enum Request {
         to: Option<String>,
     },
     /// Answered by `SendPlan`, with `Progress` on the way if asked for: `what` is the snapshot whose stream is being
-    /// written, `done` its bytes so far. The stream is written to the file descriptor that comes with the request.
+    /// written, `done` its bytes so far. `Stream` comes first: the daemon writes there.
     Send(Send),
     /// Answered by `Done`.
     Redact(Redact),
@@ -381,8 +381,9 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
-    /// Answered by `Done` when all bytes of a volume, or of a snapshot of one, are in the file
-    /// descriptor that came with the call. Holes are left out where it is a regular file.
+    /// Answered by `Done` when all bytes of a volume, or of a snapshot of one, are in the stream that `Stream` brings, in
+    /// pieces: bytes of the hole before it (64 bits, little-endian), its length (64 bits), its bytes. The last piece has
+    /// no bytes.
     VolumeRead {
         /// Full name of a volume, or of a snapshot of one.
         volume: String,

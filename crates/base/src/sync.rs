@@ -86,6 +86,20 @@ impl Drop for Held {
     }
 }
 
+/// Panics in builds with `debug_assertions` if the thread holds an [`RwLock`] while it is about to wait for somebody outside
+/// of the process: `what` it does.
+#[track_caller]
+pub fn assert_none_held(_what: &str) {
+    #[cfg(debug_assertions)]
+    {
+        let held = HELD.try_with(|h| h.borrow().len()).unwrap_or(0);
+        assert!(
+            held == 0 || std::thread::panicking(),
+            "the thread {_what} while it holds {held} locks: whoever waits for these waits for others' programs"
+        );
+    }
+}
+
 /// An [`RwLock`] that the thread shares with other readers. Stays in its thread.
 #[must_use]
 pub struct ReadGuard<'a, T: ?Sized> {
@@ -372,6 +386,23 @@ mod tests {
         }
         *lock.acquire_write() += 1;
         assert_eq!(*lock.acquire_read(), 2);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_thread_that_waits_for_others_programs_with_a_lock_is_found() {
+        let lock = RwLock::new(1);
+        let check = || catch_unwind(|| assert_none_held("waits")).is_err();
+        assert!(!check());
+        {
+            let _shared = lock.acquire_read();
+            assert!(check());
+        }
+        assert!(!check());
+        let alone = lock.try_acquire_write();
+        assert!(check());
+        drop(alone);
+        assert!(!check());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The trait of what answers requests: a daemon, or data in tests.
 
 use api::{ApiError, Progress, Reply, Request};
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 
 /// Whoever answers requests: the daemon, or a test.
 pub trait Backend {
@@ -11,19 +11,11 @@ pub trait Backend {
         request: &Request,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError>;
-    /// As [`Backend::ask`]; an open file goes with the request.
-    fn ask_with_file(
+    /// As [`Backend::ask`]; the command's end of a stream is handed to `attach` when it comes.
+    fn ask_streaming(
         &mut self,
         request: &Request,
-        _file: BorrowedFd<'_>,
-    ) -> Result<Reply, ApiError> {
-        self.ask(request, &mut |_| {})
-    }
-    /// As [`Backend::ask_with_file`]; what the daemon tells meanwhile is handed over as it comes.
-    fn ask_passing(
-        &mut self,
-        request: &Request,
-        _file: BorrowedFd<'_>,
+        _attach: &mut dyn FnMut(OwnedFd),
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError> {
         self.ask(request, progress)

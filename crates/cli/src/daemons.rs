@@ -10,7 +10,7 @@ use control::client::{join, unexpected};
 use control::{path, Client};
 use disk::names::pool_of;
 use std::borrow::Cow;
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 
 /// The daemons, connected to when first asked. That of the user is started if it must be.
 #[derive(Default)]
@@ -178,12 +178,12 @@ impl Daemons {
     fn together(
         &mut self,
         request: &Request,
-        files: &[BorrowedFd<'_>],
+        attach: &mut dyn FnMut(OwnedFd),
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError> {
         let mut so_far = None;
         self.each(request, &mut |client, request| {
-            let reply = client.call_passing(request, files, progress)?;
+            let reply = client.call_streaming(request, attach, progress)?;
             so_far = Some(join(so_far.take(), reply));
             Ok(())
         })?;
@@ -197,24 +197,16 @@ impl Backend for Daemons {
         request: &Request,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError> {
-        self.together(request, &[], progress)
+        self.together(request, &mut drop, progress)
     }
 
-    fn ask_with_file(
+    fn ask_streaming(
         &mut self,
         request: &Request,
-        file: BorrowedFd<'_>,
-    ) -> Result<Reply, ApiError> {
-        self.together(request, &[file], &mut |_| {})
-    }
-
-    fn ask_passing(
-        &mut self,
-        request: &Request,
-        file: BorrowedFd<'_>,
+        attach: &mut dyn FnMut(OwnedFd),
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Reply, ApiError> {
-        self.together(request, &[file], progress)
+        self.together(request, attach, progress)
     }
 
     fn ask_in_parts(

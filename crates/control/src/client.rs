@@ -5,7 +5,7 @@ use crate::{path, server};
 use api::{ApiError, Reply, Request, Version};
 use base::{io_text, Kind};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -113,9 +113,9 @@ impl Client {
                 path::SOCKET_VARIABLE
             )));
         }
-        Ok(Some(Client {
-            framed: Framed::new(stream, wire::MAX_REPLY),
-        }))
+        let mut framed = Framed::new(stream, wire::MAX_REPLY);
+        framed.take_descriptors();
+        Ok(Some(Client { framed }))
     }
 
     /// Asks and waits; lists that come in chunks are put together, progress is dropped.
@@ -129,18 +129,18 @@ impl Client {
         request: &Request,
         progress: &mut dyn FnMut(api::Progress),
     ) -> Result<Reply, ApiError> {
-        self.call_passing(request, &[], progress)
+        self.call_streaming(request, &mut drop, progress)
     }
 
-    /// As [`Client::call_with`]; file descriptors travel with the request.
-    pub fn call_passing(
+    /// As [`Client::call_with`]; the command's end of a stream is handed to `attach` when it comes, before the answer.
+    pub fn call_streaming(
         &mut self,
         request: &Request,
-        files: &[BorrowedFd<'_>],
+        attach: &mut dyn FnMut(OwnedFd),
         progress: &mut dyn FnMut(api::Progress),
     ) -> Result<Reply, ApiError> {
         let mut so_far: Option<Reply> = None;
-        self.exchange(request, files, &mut |reply| match reply {
+        self.exchange(request, attach, &mut |reply| match reply {
             Reply::Progress(p) => progress(p),
             reply => so_far = Some(join(so_far.take(), reply)),
         })?;
@@ -153,13 +153,13 @@ impl Client {
         request: &Request,
         take: &mut dyn FnMut(Reply),
     ) -> Result<(), ApiError> {
-        self.exchange(request, &[], take)
+        self.exchange(request, &mut drop, take)
     }
 
     fn exchange(
         &mut self,
         request: &Request,
-        files: &[BorrowedFd<'_>],
+        attach: &mut dyn FnMut(OwnedFd),
         take: &mut dyn FnMut(Reply),
     ) -> Result<(), ApiError> {
         let lost = |e: io::Error| {
@@ -168,7 +168,7 @@ impl Client {
                 .hint("The request may have been carried out: check before repeating it.")
         };
         self.framed
-            .write(&wire::encode_call(request, true)?, files)
+            .write(&wire::encode_call(request, true)?)
             .map_err(lost)?;
         loop {
             let frame = self
@@ -183,7 +183,10 @@ impl Client {
                 )
                 .hint("Command and daemon are of different versions: restart the daemon.")
             })?;
-            take(answer?);
+            match answer? {
+                Reply::Stream => self.framed.descriptor().into_iter().for_each(&mut *attach),
+                answer => take(answer),
+            }
             if !continues {
                 return Ok(());
             }

@@ -9,7 +9,8 @@
 //! be added to requests and replies (unknown ones are ignored, missing ones take their default);
 //! anything else needs a new number.
 //!
-//! File descriptors may travel with a call (`SCM_RIGHTS`): those that streams are written to and read from.
+//! The daemon takes no file descriptor from a client. The bytes of a stream go through a pair of sockets that the daemon
+//! makes; the client gets its end (`SCM_RIGHTS`) with a message [`api::Reply::Stream`] before the answer.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

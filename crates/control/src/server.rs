@@ -6,7 +6,7 @@ use base::sync::MutexExt;
 use base::Kind;
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,8 +28,9 @@ const STALLED: Duration = Duration::from_secs(60);
 
 /// Where a handler may put messages on the way to its answer.
 pub trait Sink {
-    /// Sends a part of a long list, or a [`Reply::Progress`]. Progress is dropped when the caller
-    /// takes one message only. An error means that nobody listens any more.
+    /// Sends a part of a long list, or a [`Reply::Progress`]. A part waits for the caller, so the thread must hold no lock.
+    /// Progress is dropped when the caller has no room for it, or takes one message only. An error means that nobody
+    /// listens any more.
     fn send(&mut self, part: Reply) -> Result<(), ApiError>;
     /// True when the caller has gone away: long waits should end.
     fn cancelled(&self) -> bool;
@@ -41,8 +42,10 @@ pub trait Sink {
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// File descriptors that came with the call.
-    fn take_fds(&mut self) -> Vec<OwnedFd>;
+    /// Hands the caller its end of a stream, see [`Reply::Stream`]. The thread must hold no lock.
+    ///
+    /// Errors: nobody listens any more; the caller takes one message only.
+    fn pass(&mut self, end: BorrowedFd<'_>) -> Result<(), ApiError>;
 }
 
 /// Answers calls; called from many threads.
@@ -91,7 +94,7 @@ pub fn serve(listener: UnixListener, handler: Arc<dyn Handler>) {
 fn refuse(stream: UnixStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let error = ApiError::sentence(Kind::Again, "the daemon serves too many connections");
-    Framed::new(stream, 0).write(&wire::encode_error(&error)?, &[])
+    Framed::new(stream, 0).write(&wire::encode_error(&error)?)
 }
 
 /// The connections there are.
@@ -266,24 +269,19 @@ fn connection_loop(
                     _ => return Err(e),
                 };
                 // What was not read is in the way of nothing but this.
-                return framed.write(&wire::encode_error(&ApiError::sentence(why.0, why.1))?, &[]);
+                return framed.write(&wire::encode_error(&ApiError::sentence(why.0, why.1))?);
             }
         };
         if !guard.serving() {
             return Ok(());
         }
         let result = match wire::decode_call(&frame) {
-            Err(e) => {
-                drop(framed.take_fds());
-                Err(e)
-            }
+            Err(e) => Err(e),
             Ok(call) => {
                 drop(frame);
-                let fds = framed.take_fds();
                 let mut out = Out {
                     framed: &mut framed,
                     more: call.more,
-                    fds,
                 };
                 catch_unwind(AssertUnwindSafe(|| {
                     handler.handle(peer, call.request, &mut out)
@@ -300,7 +298,8 @@ fn connection_loop(
             Ok(reply) => wire::encode_reply(reply, false)?,
             Err(error) => wire::encode_error(error)?,
         };
-        let written = framed.write(&answer, &[]);
+        base::sync::assert_none_held("answers its caller");
+        let written = framed.write(&answer);
         handler.answered();
         written?;
         if !guard.waiting() {
@@ -312,23 +311,40 @@ fn connection_loop(
 struct Out<'a> {
     framed: &'a mut Framed,
     more: bool,
-    fds: Vec<OwnedFd>,
+}
+
+impl Out<'_> {
+    fn takes_parts(&self) -> Result<(), ApiError> {
+        match self.more {
+            true => Ok(()),
+            false => Err(ApiError::sentence(
+                Kind::Invalid,
+                "the answer takes several messages: call with \"more\"",
+            )),
+        }
+    }
 }
 
 impl Sink for Out<'_> {
     fn send(&mut self, part: Reply) -> Result<(), ApiError> {
-        if !self.more {
-            if matches!(part, Reply::Progress(_)) {
-                return Ok(());
+        base::sync::assert_none_held("sends a message to its caller");
+        if matches!(part, Reply::Progress(_)) {
+            if self.more {
+                self.framed.offer(&wire::encode_reply(&part, true)?)?;
             }
-            return Err(ApiError::sentence(
-                Kind::Invalid,
-                "the answer takes several messages: call with \"more\"",
-            ));
+            return Ok(());
         }
-        self.framed
-            .write(&wire::encode_reply(&part, true)?, &[])
-            .map_err(ApiError::from)
+        self.takes_parts()?;
+        let frame = wire::encode_reply(&part, true)?;
+        self.framed.write(&frame).map_err(ApiError::from)
+    }
+
+    fn pass(&mut self, end: BorrowedFd<'_>) -> Result<(), ApiError> {
+        base::sync::assert_none_held("hands a stream to its caller");
+        self.takes_parts()?;
+        let frame = wire::encode_reply(&Reply::Stream, true)?;
+        let sent = self.framed.write_with(&frame, Some(end));
+        sent.map_err(ApiError::from)
     }
 
     fn cancelled(&self) -> bool {
@@ -344,10 +360,6 @@ impl Sink for Out<'_> {
 
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         Some(self.framed.stream().as_fd())
-    }
-
-    fn take_fds(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.fds)
     }
 }
 

@@ -1,4 +1,7 @@
-//! Framing: JSON objects ended by NUL bytes, with file descriptors as ancillary data.
+//! Framing: JSON objects ended by NUL bytes. Descriptors travel from the daemon to the client only.
+//!
+//! A server reads without room for ancillary data, so the kernel drops what a client attaches. The process that holds a
+//! descriptor last closes its file, and that may wait for whoever serves the file, unkillably.
 
 use crate::INTERFACE;
 use api::{ApiError, Reply, Request};
@@ -10,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::Value as Json;
 use std::borrow::Cow;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -25,8 +28,8 @@ pub const MAX_CALL: usize = 4 << 20;
 pub const MAX_REPLY: usize = 256 << 20;
 /// Longest call of somebody whose daemon it is not, bytes: questions are short.
 pub const MAX_QUESTION: usize = 64 << 10;
-/// Most file descriptors that may wait for one call.
-pub const MAX_FDS: usize = 8;
+/// Most file descriptors that may come with one answer.
+const MAX_FDS: usize = 1;
 
 /// A call as it is sent.
 #[derive(Debug, Serialize)]
@@ -166,7 +169,10 @@ pub struct Framed {
     buf: Vec<u8>,
     /// Bytes of `buf` known to hold no NUL.
     scanned: usize,
-    fds: Vec<OwnedFd>,
+    /// Descriptors that came; none: they are not taken.
+    fds: Option<Vec<OwnedFd>>,
+    /// The rest of a message that was begun without waiting.
+    unsent: Vec<u8>,
     limit: usize,
     /// From the first byte to the last of a frame.
     patience: Option<Duration>,
@@ -217,11 +223,17 @@ impl Framed {
             stream,
             buf: Vec::new(),
             scanned: 0,
-            fds: Vec::new(),
+            fds: None,
+            unsent: Vec::new(),
             limit,
             patience: None,
             ration: None,
         }
+    }
+
+    /// From now on descriptors that come are taken: for a client, which trusts its daemon.
+    pub fn take_descriptors(&mut self) {
+        self.fds = Some(Vec::new());
     }
 
     /// For one who may mean no good: a frame has to be complete so long after its first byte
@@ -242,9 +254,9 @@ impl Framed {
         &self.stream
     }
 
-    /// Descriptors that came with what was read so far.
-    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.fds)
+    /// A descriptor that came with what was read so far.
+    pub fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.fds.as_mut()?.pop()
     }
 
     /// Next frame without its NUL; none at an orderly end.
@@ -296,6 +308,14 @@ impl Framed {
     }
 
     fn receive(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+        let Some(fds) = &mut self.fds else {
+            loop {
+                match self.stream.read(chunk) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    r => return r,
+                }
+            }
+        };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
@@ -311,48 +331,94 @@ impl Framed {
             }
         };
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                for fd in fds {
-                    // Surplus ones are closed by being dropped.
-                    if self.fds.len() < MAX_FDS {
-                        self.fds.push(fd);
-                    }
-                }
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
             }
         }
         Ok(got.bytes)
     }
 
-    /// Writes one frame; `fds` travel with its first byte.
-    pub fn write(&mut self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut message = Vec::with_capacity(frame.len() + 1);
-        message.extend_from_slice(frame);
-        message.push(0);
-        let mut rest = &message[..];
-        let mut fds = fds;
-        while !rest.is_empty() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err(invalid("too many file descriptors"));
+    /// Writes one frame, and waits until the other end has room for it.
+    pub fn write(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.write_with(frame, None)
+    }
+
+    /// As [`Framed::write`]; a descriptor travels with the frame.
+    pub fn write_with(&mut self, frame: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let before = std::mem::take(&mut self.unsent);
+        self.send_all(&before, None)?;
+        self.send_all(&ended(frame), fd)
+    }
+
+    /// Writes one frame if there is room for it at once; whether there was.
+    pub fn offer(&mut self, frame: &[u8]) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            match self.send(&self.unsent, None, SendFlags::DONTWAIT)? {
+                None => return Ok(false),
+                Some(n) => drop(self.unsent.drain(..n)),
             }
-            match rustix::net::sendmsg(
-                self.stream.as_fd(),
-                &[IoSlice::new(rest)],
-                &mut control,
-                SendFlags::NOSIGNAL,
-            ) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
+        }
+        let message = ended(frame);
+        match self.send(&message, None, SendFlags::DONTWAIT)? {
+            None => Ok(false),
+            Some(n) => {
+                // What was begun must be ended before anything else is written.
+                self.unsent = message[n..].to_vec();
+                Ok(true)
+            }
+        }
+    }
+
+    fn send_all(&self, mut rest: &[u8], mut fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        while !rest.is_empty() {
+            match self.send(rest, fd, SendFlags::empty())? {
+                // The time limit of the socket.
+                None => return Err(io::ErrorKind::WouldBlock.into()),
+                Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(n) => {
                     rest = &rest[n..];
-                    fds = &[];
+                    fd = None;
                 }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
             }
         }
         Ok(())
     }
+
+    /// How many bytes were taken; none: there is no room.
+    fn send(
+        &self,
+        bytes: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        flags: SendFlags,
+    ) -> io::Result<Option<usize>> {
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+                return Err(invalid("too many file descriptors"));
+            }
+            match rustix::net::sendmsg(
+                self.stream.as_fd(),
+                &[IoSlice::new(bytes)],
+                &mut control,
+                flags | SendFlags::NOSIGNAL,
+            ) {
+                Ok(n) => return Ok(Some(n)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// A frame as it travels.
+fn ended(frame: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(frame.len() + 1);
+    message.extend_from_slice(frame);
+    message.push(0);
+    message
 }
 
 #[cfg(test)]
@@ -470,27 +536,58 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let mut a = Framed::new(a, 1000);
         let mut b = Framed::new(b, 100_000);
+        b.take_descriptors();
         let (mut pipe_out, pipe_in) = std::io::pipe().unwrap();
-        a.write(b"one", &[pipe_in.as_fd()]).unwrap();
-        a.write(&[b'x'; 50_000], &[]).unwrap();
+        a.write_with(b"one", Some(pipe_in.as_fd())).unwrap();
+        a.write(&[b'x'; 50_000]).unwrap();
         drop(pipe_in);
         assert_eq!(b.read().unwrap().unwrap(), b"one");
         assert_eq!(b.read().unwrap().unwrap().len(), 50_000);
-        let fds = b.take_fds();
-        assert_eq!(fds.len(), 1);
-        for fd in fds {
-            std::fs::File::from(fd).write_all(b"through").unwrap();
-        }
+        let fd = b.descriptor().unwrap();
+        assert!(b.descriptor().is_none());
+        std::fs::File::from(fd).write_all(b"through").unwrap();
         let mut text = String::new();
         pipe_out.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
 
         // Too long for the other side, then cut off in the middle.
-        b.write(&[b'y'; 30_000], &[]).unwrap();
+        b.write(&[b'y'; 30_000]).unwrap();
         assert!(a.read().is_err());
         let (c, mut d) = UnixStream::pair().unwrap();
         d.write_all(b"half").unwrap();
         drop(d);
         assert!(Framed::new(c, 1000).read().is_err());
+    }
+
+    #[test]
+    fn a_server_takes_no_descriptor() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut client, mut server) = (Framed::new(a, 1000), Framed::new(b, 1000));
+        let (mut pipe_out, pipe_in) = std::io::pipe().unwrap();
+        client.write_with(b"call", Some(pipe_in.as_fd())).unwrap();
+        drop(pipe_in);
+        assert_eq!(server.read().unwrap().unwrap(), b"call");
+        assert!(server.descriptor().is_none());
+        // Nobody has it any more.
+        assert_eq!(pipe_out.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_is_offered_to_a_full_socket_is_dropped_whole() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut a, mut b) = (Framed::new(a, 1000), Framed::new(b, 1 << 20));
+        let mut taken = 0;
+        while a.offer(&[b'p'; 3000]).unwrap() {
+            taken += 1;
+            assert!(taken < 100_000);
+        }
+        assert!(taken > 0 && !a.offer(b"more").unwrap());
+        let writer = std::thread::spawn(move || a.write(b"end").map(|()| a));
+        for n in 0..taken {
+            let frame = b.read().unwrap().unwrap();
+            assert!(frame.len() == 3000 && frame[0] == b'p', "{n}");
+        }
+        assert_eq!(b.read().unwrap().unwrap(), b"end");
+        writer.join().unwrap().unwrap();
     }
 }

@@ -10,7 +10,6 @@ mod faults;
 mod health_watch;
 mod log;
 mod options;
-mod outlet;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
@@ -20,7 +19,7 @@ mod requests;
 mod scripts;
 mod snapshots;
 mod startup;
-mod streams;
+mod transport;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

@@ -12,7 +12,7 @@ use control::Sink;
 use disk::feature::FEATURES;
 use fuse_zpl::Caching;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ impl Sink for Quiet {
     fn cancelled(&self) -> bool {
         false
     }
-    fn take_fds(&mut self) -> Vec<OwnedFd> {
-        Vec::new()
+    fn pass(&mut self, _: BorrowedFd<'_>) -> Result<(), ApiError> {
+        Ok(())
     }
 }
 

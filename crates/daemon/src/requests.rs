@@ -2,9 +2,9 @@
 
 use crate::door::FuseDoor;
 use crate::options::{Latency, Options};
-use crate::outlet::Outlet;
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
+use crate::transport::{Input, Outlet};
 use admin::datasets::{
     create, destroy, diff, get, keys, look, mount, permissions, receive, redact, rename, send, set,
     snapshots, space,
@@ -15,7 +15,8 @@ use api::{ApiError, Peer, Reply, Request};
 use base::{io_text, Kind, Result};
 use control::{Handler, Sink};
 use fuse_zpl::Caching;
-use std::fs::File;
+use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -440,8 +441,10 @@ fn answer_of_datasets(
             offset,
             length,
         } => {
-            let file = out.take_fds().pop().map(File::from);
-            look::read_volume(admin, &volume, offset, length, file, &|| out.cancelled()).map(done)
+            let out = RefCell::new(out);
+            let pass = |end: BorrowedFd<'_>| out.borrow_mut().pass(end);
+            let mut to = Outlet::new(&pass, Box::new(cancel::is_cancelled));
+            look::read_volume(admin, &volume, offset, length, &mut to).map(done)
         }
         Request::Holds {
             snapshots,
@@ -483,23 +486,19 @@ fn answer_of_streams(
 ) -> Answer<Reply> {
     match request {
         Request::Receive(r) => {
-            let Some(file) = out.take_fds().pop().map(File::from) else {
-                return Err(ApiError::sentence(
-                    Kind::Invalid,
-                    "no stream came with the request",
-                ));
-            };
+            let out = RefCell::new(out);
+            let pass = |end: BorrowedFd<'_>| out.borrow_mut().pass(end);
             // A caller who goes away ends it, and an export by force.
-            let file = crate::streams::Input::new(file, Box::new(cancel::is_cancelled));
+            let from = Input::new(&pass, Box::new(cancel::is_cancelled));
             let mut tell = |line: String| {
                 // A caller who has gone is found out by the stream.
-                let _ = out.send(Reply::Progress(api::Progress {
+                let _ = out.borrow_mut().send(Reply::Progress(api::Progress {
                     what: line,
                     done: 0,
                     total: 0,
                 }));
             };
-            receive::receive(admin, peer, &r, file, &mut tell).map(Reply::Received)
+            receive::receive(admin, peer, &r, from, &mut tell).map(Reply::Received)
         }
         Request::ReceiveAbort { dataset, command } => {
             receive::abort(admin, peer, &dataset, command).map(done)
@@ -509,12 +508,12 @@ fn answer_of_streams(
         })
         .map(Reply::Changes),
         Request::Send(r) => {
-            let file = out.take_fds().pop().map(File::from);
-            let mut outlet = file.map(|f| Outlet::new(f, out.watch()));
-            let to = outlet.as_mut().map(|o| o as &mut dyn std::io::Write);
+            let out = RefCell::new(out);
+            let pass = |end: BorrowedFd<'_>| out.borrow_mut().pass(end);
+            let mut to = Outlet::new(&pass, Box::new(cancel::is_cancelled));
             // Nobody listening is found out by asking whether the caller is gone.
-            let mut tell = |p| drop(out.send(Reply::Progress(p)));
-            send::send(admin, peer, &r, to, &mut tell).map(Reply::SendPlan)
+            let mut tell = |p| drop(out.borrow_mut().send(Reply::Progress(p)));
+            send::send(admin, peer, &r, Some(&mut to), &mut tell).map(Reply::SendPlan)
         }
         Request::Redact(r) => redact::redact(admin, peer, &r).map(done),
         other => answer_of_mounts(admin, peer, other, out),

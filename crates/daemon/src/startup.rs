@@ -242,6 +242,8 @@ pub fn listen(socket: &Path, _lock: &Lock) -> Result<UnixListener> {
     remove_dead(socket)?;
     let listener = UnixListener::bind(socket)
         .map_err(|e| Error::from(e).context(format!("cannot listen at '{}'", socket.display())))?;
+    // Where the kernel cannot, descriptors are dropped when they are read past.
+    let _ = env_linux::refuse_descriptors(listener.as_fd());
     let mode = if rustix::process::geteuid().is_root() {
         0o666
     } else {

@@ -26,7 +26,7 @@ pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
 pub use key_memory::keep_crypto_memory;
-pub use sys::{close_inherited, lock_memory, peer_groups, project_id};
+pub use sys::{close_inherited, lock_memory, peer_groups, project_id, refuse_descriptors};
 pub use usage::devices_used;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! `zfs holds`, `zfs userspace` and its relatives, `zfs read`, `zfs wait`.
 
 use crate::common;
+use crate::transport::{self, Carrier};
 use api::{ApiError, Reply, Request, SpaceRow, Whose};
 use base::sizes::nice;
 use cli::columns::{self, Column};
@@ -9,7 +10,6 @@ use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 use std::cmp::Ordering;
 use std::fs::File;
-use std::os::fd::AsFd;
 
 /// `zfs holds`
 pub fn holds(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
@@ -274,21 +274,26 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         length: number("l")?,
     };
     cx.out.flush()?;
-    let answer = match place.filter(|p| p != "-") {
-        Some(p) => {
-            let file = File::create(&p)
-                .map_err(|e| Fail::Error(format!("cannot create '{p}': {}", base::io_text(&e))))?;
-            cx.backend.ask_with_file(&request, file.as_fd())
-        }
+    let file = match place.filter(|p| p != "-") {
+        Some(p) => File::create(&p)
+            .map_err(|e| Fail::Error(format!("cannot create '{p}': {}", base::io_text(&e))))?,
         None if cx.tty => {
             return Err(Fail::Error(
                 "volumes are not written to a terminal; name a file or redirect the output".into(),
             ))
         }
-        None => cx
-            .backend
-            .ask_with_file(&request, std::io::stdout().as_fd()),
+        None => transport::stdout()?,
     };
+    let mut carrier = Carrier::pieces_to(file);
+    let answer = cx
+        .backend
+        .ask_streaming(&request, &mut |end| carrier.attach(end), &mut |_| {});
+    let answer = carrier.end(answer, |e| {
+        ApiError::reason(
+            base::Error::from(std::io::Error::from(e.kind())).kind,
+            base::io_text(&e),
+        )
+    });
     match answer {
         Ok(Reply::Done) => Ok(0),
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),

@@ -21,6 +21,7 @@ mod snapshots;
 mod space;
 #[cfg(test)]
 mod testing;
+mod transport;
 mod upgrade;
 
 use cli::{Cx, Outcome, Parsed, Sub};

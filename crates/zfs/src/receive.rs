@@ -1,12 +1,12 @@
 //! `zfs receive`.
 
 use crate::common;
-use api::{NameBy, Receive, Reply, Request};
+use crate::transport::{self, Carrier};
+use api::{ApiError, NameBy, Receive, Reply, Request};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 use std::io::IsTerminal;
-use std::os::fd::AsFd;
 
 /// Properties that come with the data, or belong to another command.
 const REFUSED: [&str; 6] = [
@@ -141,9 +141,19 @@ pub fn receive(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     });
     let out = &mut cx.out;
     let mut failed = None;
-    let answer = cx.backend.ask_passing(&request, stdin.as_fd(), &mut |p| {
-        let told = writeln!(out, "{}", p.what).and_then(|()| out.flush());
-        failed = failed.take().or(told.err());
+    let mut carrier = Carrier::from(transport::stdin()?);
+    let answer = cx
+        .backend
+        .ask_streaming(&request, &mut |end| carrier.attach(end), &mut |p| {
+            let told = writeln!(out, "{}", p.what).and_then(|()| out.flush());
+            failed = failed.take().or(told.err());
+        });
+    let answer = carrier.end(answer, |e| {
+        let text = format!(
+            "cannot receive: failed to read from stream: {}",
+            base::io_text(&e)
+        );
+        ApiError::sentence(base::Error::from(e).kind, text)
     });
     if let Some(e) = failed {
         return Err(e.into());

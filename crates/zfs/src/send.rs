@@ -1,6 +1,7 @@
 //! `zfs send`.
 
-use api::{Progress, Reply, Request, Send, SendPlan};
+use crate::transport::{self, Carrier};
+use api::{ApiError, Progress, Reply, Request, Send, SendPlan};
 use base::sizes::nice;
 use cli::json::{envelope, line, Json, Object, Put};
 use cli::names::{self, Want};
@@ -8,7 +9,6 @@ use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 use std::cell::Cell;
 use std::io::{stderr, Write};
-use std::os::fd::AsFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Reads the command line. The full names of sources are made here.
@@ -362,11 +362,18 @@ fn send_stream(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         title,
         zone: cx.zone.clone(),
     };
-    let out = std::io::stdout();
-    let sent = cx
-        .backend
-        .ask_passing(&Request::Send(r), out.as_fd(), &mut |p| watch.tell(&p));
+    let mut carrier = Carrier::to(transport::stdout()?);
+    let sent = cx.backend.ask_streaming(
+        &Request::Send(r),
+        &mut |end| carrier.attach(end),
+        &mut |p| watch.tell(&p),
+    );
     watch.end()?;
+    // What came before an error is written, too.
+    let sent = carrier.end(sent, |e| {
+        let text = format!("warning: cannot send '{what}': {}", base::io_text(&e));
+        ApiError::sentence(base::Error::from(e).kind, text)
+    });
     let plan = answer(sent, &what, cx)?;
     warn(&plan, cx)?;
     Ok(i32::from(plan.failed))

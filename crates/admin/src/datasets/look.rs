@@ -10,24 +10,20 @@ use base::{Kind, Result};
 use dsl::Dataset;
 use pool::Volume;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::io::Write;
 use std::sync::Arc;
 use zap::Zap;
 
 /// Bytes of a volume read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// `zfs read`: the bytes of a volume, or of a snapshot of one, into the file that came along. In a
-/// regular file holes stay holes.
+/// `zfs read`: the bytes of a volume, or of a snapshot of one, in pieces as [`api::Request::VolumeRead`] says.
 pub fn read_volume(
     admin: &Arc<Admin>,
     name: &str,
     offset: u64,
     length: Option<u64>,
-    file: Option<File>,
-    cancelled: &dyn Fn() -> bool,
+    to: &mut dyn Write,
 ) -> Answer<()> {
     let entry = datasets::entry_of(admin, name)?;
     let gate = entry.pass().map_err(errors::answer)?;
@@ -41,72 +37,44 @@ pub fn read_volume(
             "operation not applicable to datasets of this type",
         ));
     }
-    let Some(mut file) = file else {
-        return Err(ApiError::reason(Kind::BadHandle, "no file to write to"));
-    };
     let volume = objsets::look_into_pool(&entry.pool, &ds).and_then(Volume::new);
     let volume = volume.map_err(|e| datasets::plain(e, name))?;
     let from = offset.min(volume.size());
     let end = length.map_or(volume.size(), |l| from.saturating_add(l).min(volume.size()));
     drop(gate);
-    let r = copy(&entry, &volume, from, end, &mut file, cancelled);
+    let r = copy(&entry, &volume, from, end, to);
     r.map_err(|e| datasets::plain(e, name))
 }
 
 /// Whoever is to take the bytes may take his time: the pool is held for reading only.
-fn copy(
-    entry: &PoolEntry,
-    volume: &Volume,
-    from: u64,
-    end: u64,
-    file: &mut File,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<()> {
-    let meta = file.metadata()?;
-    let kind = meta.file_type();
-    // Zeros may be left out where there is nothing yet. Standard output may be a file in which
-    // something is already.
-    let start = match kind.is_file() {
-        true => file.stream_position()?,
-        false => 0,
-    };
-    let sparse = kind.is_file() && start >= meta.len();
-    let zeros = vec![0; PIECE as usize];
+fn copy(entry: &PoolEntry, volume: &Volume, from: u64, end: u64, to: &mut dyn Write) -> Result<()> {
+    let (mut at, mut hole) = (from, 0);
     let mut piece = Vec::new();
-    let mut at = from;
     while at < end {
-        if cancelled() {
+        if crate::cancel::is_cancelled() {
             return Err(Kind::Interrupted.into());
         }
         let gate = entry.pass()?;
         let data = volume.seek(at, true)?.unwrap_or(end).min(end);
         if data > at {
-            drop(gate);
-            if sparse {
-                file.seek(SeekFrom::Start(start + (data - from)))?;
-            } else {
-                let mut hole = data - at;
-                while hole > 0 {
-                    let n = hole.min(PIECE);
-                    file.write_all(&zeros[..n as usize])?;
-                    hole -= n;
-                }
-            }
+            hole += data - at;
             at = data;
             continue;
         }
-        let hole = volume.seek(at, false)?.unwrap_or(end).min(end);
-        let n = hole.saturating_sub(at).clamp(1, PIECE);
+        let next = volume.seek(at, false)?.unwrap_or(end).min(end);
+        let n = next.saturating_sub(at).clamp(1, PIECE);
         piece.clear();
+        piece.extend_from_slice(&hole.to_le_bytes());
+        piece.extend_from_slice(&n.to_le_bytes());
         let put = &mut |b: &base::Block, r: std::ops::Range<usize>| piece.extend_from_slice(&b[r]);
         volume.read(at, n as usize, put)?;
         drop(gate);
-        file.write_all(&piece)?;
+        to.write_all(&piece)?;
         at += n;
+        hole = 0;
     }
-    if sparse && !kind.is_block_device() {
-        file.set_len(start + (end - from))?;
-    }
+    to.write_all(&hole.to_le_bytes())?;
+    to.write_all(&0u64.to_le_bytes())?;
     Ok(())
 }
 

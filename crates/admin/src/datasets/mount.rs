@@ -276,26 +276,13 @@ pub fn mount_all(
         if crate::cancel::is_cancelled() {
             break;
         }
-        let _gate = entry.gate.acquire_read();
-        let _names = entry.names.write();
-        let name = ds.full_name();
-        // It may have been destroyed, or mounted by somebody else, in between.
-        let still = entry
-            .pool
-            .dsl
-            .dataset(&name)
-            .is_ok_and(|d| d.object() == ds.object());
-        if still && !is_in_place(&entry, &ds) && may(&entry, &ds) {
-            let r = temporary(&entry, options).and_then(|t| {
-                admin
-                    .mount_default(&entry, &ds, t, overlay, user)
-                    .map_err(errors::answer)
-            });
-            match r {
-                Ok(_) => batch.done.push(name),
-                Err(e) => batch.failed.push((name, e)),
-            }
+        let temporary = temporary(&entry, options);
+        match mount_one(admin, &entry, &ds, temporary, overlay, user, &may) {
+            Ok(true) => batch.done.push(ds.full_name()),
+            Ok(false) => {}
+            Err(e) => batch.failed.push((ds.full_name(), e)),
         }
+        // No lock is held: the caller may take its time.
         progress(Progress {
             what: "Mounting ZFS filesystems".into(),
             done: done as u64 + 1,
@@ -303,6 +290,28 @@ pub fn mount_all(
         });
     }
     Ok(batch)
+}
+
+/// One of many to be mounted; whether it is still to be mounted.
+fn mount_one(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    ds: &Arc<Dataset>,
+    temporary: Answer<Vec<(String, String)>>,
+    overlay: bool,
+    user: Option<u32>,
+    may: &dyn Fn(&PoolEntry, &Dataset) -> bool,
+) -> Answer<bool> {
+    let _gate = entry.gate.acquire_read();
+    let _names = entry.names.write();
+    // It may have been destroyed, or mounted by somebody else, in between.
+    let here = entry.pool.dsl.dataset(&ds.full_name());
+    let still = here.is_ok_and(|d| d.object() == ds.object());
+    if !still || is_in_place(entry, ds) || !may(entry, ds) {
+        return Ok(false);
+    }
+    let done = admin.mount_default(entry, ds, temporary?, overlay, user);
+    done.map(|_| true).map_err(errors::answer)
 }
 
 /// `zfs mount -a -o remount,…`: everything that is mounted.

@@ -20,14 +20,14 @@ use crate::suspended::{not_suspended, of_sync};
 use crate::Answer;
 use crate::{cancel, parallel};
 use api::{Activity, ApiError, Feature, HistoryRecord, Peer};
-use base::sync::{MutexExt, RwLockExt};
+use base::sync::{MutexExt, RwLockExt, WriteGuard};
 use base::{Error, Kind};
 use disk::history::keys as key;
 use disk::{feature, NvList};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Records of the history handed over at a time.
 const HISTORY_CHUNK: usize = 500;
@@ -150,8 +150,46 @@ pub fn leave(
     })
 }
 
-/// Hundredths of a second in which streams that are received have to end when a pool goes by force.
-const STREAMS_PATIENCE: usize = 500;
+/// How long streams have to end when a pool goes by force. What they wait for ends at once; they may have something to
+/// write yet.
+const STREAMS_PATIENCE: Duration = Duration::from_secs(5);
+/// How long requests under way may take before new ones wait until the pool is exported.
+const POLITE: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_millis(10);
+
+/// The gate of a pool that is to go, for nobody else. By force streams under way are ended before; meanwhile others' requests
+/// go on. `check` says whether the pool is still to go.
+fn close_gate<'a>(
+    entry: &'a PoolEntry,
+    way: Leave,
+    check: &dyn Fn() -> Answer<()>,
+) -> Answer<WriteGuard<'a, ()>> {
+    let begin = Instant::now();
+    loop {
+        while way.force && begin.elapsed() < STREAMS_PATIENCE {
+            entry.streams.end_all();
+            if !entry.users.end_all() && !entry.streams.any() {
+                break;
+            }
+            check()?;
+            std::thread::sleep(TICK);
+        }
+        let gate = loop {
+            check()?;
+            // Who waits in the lock's queue keeps out all that come later.
+            match entry.gate.try_acquire_write() {
+                Some(gate) => break gate,
+                None if begin.elapsed() > POLITE => break entry.gate.acquire_write(),
+                None => std::thread::sleep(TICK),
+            }
+        };
+        check()?;
+        // One may have begun since.
+        if !way.force || !entry.streams.any() || begin.elapsed() > STREAMS_PATIENCE {
+            return Ok(gate);
+        }
+    }
+}
 
 /// Takes a pool out of service: unmounts, records the command, marks the labels. `unwanted`: the caller
 /// has gone away.
@@ -185,24 +223,12 @@ fn take_out(
     if !way.force {
         not_suspended(entry)?;
     }
-    let _gate = entry.gate.acquire_write();
-    ours()?;
-    if unwanted.load(Ordering::SeqCst) {
-        return Err(cancel::refusal());
-    }
+    let _gate = close_gate(entry, way, &|| match unwanted.load(Ordering::SeqCst) {
+        true => Err(cancel::refusal()),
+        false => ours(),
+    })?;
     if entry.streams.any() {
-        if way.force {
-            entry.streams.end_all();
-        }
-        for _ in 0..STREAMS_PATIENCE {
-            if !way.force || !entry.streams.any() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if entry.streams.any() {
-            return Err(busy_with_streams(admin, entry, Way::Received));
-        }
+        return Err(busy_with_streams(admin, entry, Way::Received));
     }
     if !way.force && entry.users.any(Way::Sent) {
         return Err(busy_with_streams(admin, entry, Way::Sent));

@@ -141,7 +141,8 @@ pub fn receive(
         new: Vec::new(),
         recorded: false,
     };
-    let _listed = entry.users.enter(peer.pid, &r.target, Way::Received);
+    let listed = entry.users.enter(peer.pid, &r.target, Way::Received);
+    let _ended = crate::cancel::ended_by(listed.flag());
     let (what, begin, from) = peek(from)?;
     let mut reader = Reader::new(from);
     let first = reader.next().map_err(|e| {

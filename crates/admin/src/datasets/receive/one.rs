@@ -51,7 +51,9 @@ pub fn receive<R: Read>(
     }
     words::features(begin)?;
     let entry = datasets::entry_of(run.admin, &run.r.target)?;
-    let (target, filling, asked) = {
+    // It is told when no lock is held.
+    let mut line = None;
+    let begun = {
         let _gate = entry.pass().map_err(errors::answer)?;
         let _names = entry.names.write();
         cancel::check()?;
@@ -86,19 +88,25 @@ pub fn receive<R: Read>(
         };
         let (sent, snap) = sent_name(begin)?;
         if run.r.verbose || run.r.dry_run {
-            (run.tell)(format!(
+            line = Some(format!(
                 "{doing} {kind} stream of {sent}@{snap} into {}@{}",
                 target.fs, target.snap
             ));
         }
-        if run.r.dry_run {
-            drop((_names, _gate));
-            skip(reader)?;
-            return Ok(None);
+        match run.r.dry_run {
+            true => None,
+            false => {
+                let filling = start(run, &entry, begin, list, &target, extra.as_ref(), &asked);
+                Some((target, filling, asked))
+            }
         }
-        let filling = start(run, &entry, begin, list, &target, extra.as_ref(), &asked)?;
-        (target, filling, asked)
     };
+    line.into_iter().for_each(&mut *run.tell);
+    let Some((target, filling, asked)) = begun else {
+        skip(reader)?;
+        return Ok(None);
+    };
+    let filling = filling?;
     if let Some(list) = extra.as_ref().and_then(|e| e.props.as_ref()) {
         for name in set::unfit(&entry.pool, list) {
             run.warnings.push(format!(

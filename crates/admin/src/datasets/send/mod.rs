@@ -74,7 +74,7 @@ pub fn send(
     };
     let name = token.as_ref().map_or(&r.target, |t| &t.to_name);
     let entry = datasets::entry_of(admin, name)?;
-    let (plan, kept, answer, _busy) = {
+    let (plan, kept, answer, listed) = {
         let _gate = entry.gate.acquire_read();
         // Nothing is destroyed before it is kept.
         let _names = entry.names.read();
@@ -102,6 +102,7 @@ pub fn send(
         let listed = entry.users.enter(peer.pid, name, Way::Sent);
         (plan, kept, answer, listed)
     };
+    let _ended = crate::cancel::ended_by(listed.flag());
     let answer = measure(&plan, answer, r)?;
     if r.dry_run {
         return Ok(answer);

@@ -88,8 +88,9 @@ sh tools/setup.sh
 built=${ZFS_FUSE_DEMO_BIN:-}
 if [ -z "$built" ]; then
     say "Building (some minutes the first time)"
-    cargo build --release -q -p daemon -p zpool -p zfs
-    built=${CARGO_TARGET_DIR:-$here/target}/release
+    # Without jemalloc and AWS-LC, whose C code takes longest to build.
+    cargo build --profile demo --no-default-features -q -p daemon -p zpool -p zfs
+    built=${CARGO_TARGET_DIR:-$here/target}/demo
 fi
 mkdir -p "$data/run" "$bin" "$mnt"
 chmod 700 "$data/run"

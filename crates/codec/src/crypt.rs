@@ -6,7 +6,6 @@
 
 use aes::cipher::KeyInit;
 use aes::{Aes128, Aes192, Aes256};
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_128_GCM, AES_192_GCM, AES_256_GCM};
 use base::sync::MutexExt;
 use base::{bail, Cause, Error, Kind, Result};
 use ccm::aead::AeadInOut;
@@ -90,10 +89,118 @@ impl Suite {
     }
 }
 
-/// Keys ready for use. Those of GCM are in memory of AWS-LC, which wipes what it frees; the process has that memory locked
+#[cfg(feature = "aws-lc")]
+use aws_lc::Gcm;
+#[cfg(not(feature = "aws-lc"))]
+use pure::Gcm;
+
+/// GCM of AWS-LC. Keys are in its memory, which it wipes when it frees it; the process has that memory locked
 /// (`env_linux::keep_crypto_memory`).
+#[cfg(feature = "aws-lc")]
+mod aws_lc {
+    use super::{Iv, MacBytes};
+    use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
+    use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM};
+
+    pub struct Gcm(LessSafeKey);
+
+    impl Gcm {
+        pub fn new(key: &[u8]) -> Option<Gcm> {
+            let suite = match key.len() {
+                16 => &AES_128_GCM,
+                24 => &AES_192_GCM,
+                _ => &AES_256_GCM,
+            };
+            let key = UnboundKey::new(suite, key).ok()?;
+            Some(Gcm(LessSafeKey::new(key)))
+        }
+
+        pub fn seal(&self, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Option<MacBytes> {
+            let iv = Nonce::assume_unique_for_key(*iv);
+            let mac = self.0.seal_in_place_separate_tag(iv, Aad::from(aad), data);
+            mac.ok().and_then(|mac| mac.as_ref().try_into().ok())
+        }
+
+        pub fn open(&self, iv: &Iv, aad: &[u8], data: &mut [u8], mac: &MacBytes) -> bool {
+            let iv = Nonce::assume_unique_for_key(*iv);
+            let aad = Aad::from(aad);
+            self.0
+                .open_in_place_separate_tag(iv, aad, mac, data)
+                .is_ok()
+        }
+    }
+}
+
+/// GCM in pure Rust, for builds that have to be quick. Keys are locked in memory where the process can.
+#[cfg(not(feature = "aws-lc"))]
+mod pure {
+    use super::{open_with, seal_with, Iv, MacBytes};
+    use aes::cipher::KeyInit;
+    use aes::{Aes128, Aes192, Aes256};
+    use aes_gcm::AesGcm;
+    use ccm::consts::U12;
+
+    enum Keyed {
+        Aes128(AesGcm<Aes128, U12>),
+        Aes192(AesGcm<Aes192, U12>),
+        Aes256(AesGcm<Aes256, U12>),
+    }
+
+    pub struct Gcm(Box<Keyed>);
+
+    impl Gcm {
+        pub fn new(key: &[u8]) -> Option<Gcm> {
+            let keyed = Box::new(match key.len() {
+                16 => Keyed::Aes128(AesGcm::new_from_slice(key).ok()?),
+                24 => Keyed::Aes192(AesGcm::new_from_slice(key).ok()?),
+                _ => Keyed::Aes256(AesGcm::new_from_slice(key).ok()?),
+            });
+            base::keep::keep(&*keyed);
+            Some(Gcm(keyed))
+        }
+
+        pub fn seal(&self, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Option<MacBytes> {
+            match &*self.0 {
+                Keyed::Aes128(c) => seal_with(c, iv, aad, data),
+                Keyed::Aes192(c) => seal_with(c, iv, aad, data),
+                Keyed::Aes256(c) => seal_with(c, iv, aad, data),
+            }
+        }
+
+        pub fn open(&self, iv: &Iv, aad: &[u8], data: &mut [u8], mac: &MacBytes) -> bool {
+            match &*self.0 {
+                Keyed::Aes128(c) => open_with(c, iv, aad, data, mac),
+                Keyed::Aes192(c) => open_with(c, iv, aad, data, mac),
+                Keyed::Aes256(c) => open_with(c, iv, aad, data, mac),
+            }
+        }
+    }
+}
+
+fn seal_with<C: AeadInOut<NonceSize = U12, TagSize = U16>>(
+    c: &C,
+    iv: &Iv,
+    aad: &[u8],
+    data: &mut [u8],
+) -> Option<MacBytes> {
+    let mac = c.encrypt_inout_detached(iv.into(), aad, data.into());
+    mac.ok().map(Into::into)
+}
+
+fn open_with<C: AeadInOut<NonceSize = U12, TagSize = U16>>(
+    c: &C,
+    iv: &Iv,
+    aad: &[u8],
+    data: &mut [u8],
+    mac: &MacBytes,
+) -> bool {
+    c.decrypt_inout_detached(iv.into(), aad, data.into(), mac.into())
+        .is_ok()
+}
+
+/// Keys ready for use.
 enum Cipher {
-    Gcm(LessSafeKey),
+    Gcm(Gcm),
     Ccm128(Box<Ccm<Aes128, U16, U12>>),
     Ccm192(Box<Ccm<Aes192, U16, U12>>),
     Ccm256(Box<Ccm<Aes256, U16, U12>>),
@@ -103,16 +210,16 @@ impl Cipher {
     fn new(suite: Suite, key: &[u8]) -> Result<Cipher> {
         let wrong = || Error::new(Kind::Invalid, "key of a wrong length");
         let bad = |_| wrong();
-        let gcm = match suite.0 {
+        match suite.0 {
             3 => return Cipher::kept(Ccm::new_from_slice(key).map_err(bad)?, Cipher::Ccm128),
             4 => return Cipher::kept(Ccm::new_from_slice(key).map_err(bad)?, Cipher::Ccm192),
             5 => return Cipher::kept(Ccm::new_from_slice(key).map_err(bad)?, Cipher::Ccm256),
-            6 => &AES_128_GCM,
-            7 => &AES_192_GCM,
-            _ => &AES_256_GCM,
-        };
-        let key = UnboundKey::new(gcm, key).map_err(|_| wrong())?;
-        Ok(Cipher::Gcm(LessSafeKey::new(key)))
+            _ => {}
+        }
+        match key.len() == suite.key_size() {
+            true => Gcm::new(key).map(Cipher::Gcm).ok_or_else(wrong),
+            false => Err(wrong()),
+        }
     }
 
     /// What is made of a key is as good as the key.
@@ -128,49 +235,22 @@ impl Cipher {
     }
 
     fn seal(&self, iv: &Iv, aad: &[u8], data: &mut [u8]) -> Result<MacBytes> {
-        fn go<C: AeadInOut<NonceSize = U12, TagSize = U16>>(
-            c: &C,
-            iv: &Iv,
-            aad: &[u8],
-            data: &mut [u8],
-        ) -> Option<MacBytes> {
-            let mac = c.encrypt_inout_detached(iv.into(), aad, data.into());
-            mac.ok().map(Into::into)
-        }
         match self {
-            Cipher::Gcm(key) => {
-                let iv = Nonce::assume_unique_for_key(*iv);
-                let mac = key.seal_in_place_separate_tag(iv, Aad::from(aad), data);
-                mac.ok().and_then(|mac| mac.as_ref().try_into().ok())
-            }
-            Cipher::Ccm128(c) => go(&**c, iv, aad, data),
-            Cipher::Ccm192(c) => go(&**c, iv, aad, data),
-            Cipher::Ccm256(c) => go(&**c, iv, aad, data),
+            Cipher::Gcm(key) => key.seal(iv, aad, data),
+            Cipher::Ccm128(c) => seal_with(&**c, iv, aad, data),
+            Cipher::Ccm192(c) => seal_with(&**c, iv, aad, data),
+            Cipher::Ccm256(c) => seal_with(&**c, iv, aad, data),
         }
         .ok_or_else(|| Error::new(Kind::Invalid, "block too long for its cipher"))
     }
 
     /// `data` is garbage after an error.
     fn open(&self, iv: &Iv, aad: &[u8], data: &mut [u8], mac: &MacBytes) -> Result<()> {
-        fn go<C: AeadInOut<NonceSize = U12, TagSize = U16>>(
-            c: &C,
-            iv: &Iv,
-            aad: &[u8],
-            data: &mut [u8],
-            mac: &MacBytes,
-        ) -> bool {
-            c.decrypt_inout_detached(iv.into(), aad, data.into(), mac.into())
-                .is_ok()
-        }
         let good = match self {
-            Cipher::Gcm(key) => {
-                let iv = Nonce::assume_unique_for_key(*iv);
-                key.open_in_place_separate_tag(iv, Aad::from(aad), mac, data)
-                    .is_ok()
-            }
-            Cipher::Ccm128(c) => go(&**c, iv, aad, data, mac),
-            Cipher::Ccm192(c) => go(&**c, iv, aad, data, mac),
-            Cipher::Ccm256(c) => go(&**c, iv, aad, data, mac),
+            Cipher::Gcm(key) => key.open(iv, aad, data, mac),
+            Cipher::Ccm128(c) => open_with(&**c, iv, aad, data, mac),
+            Cipher::Ccm192(c) => open_with(&**c, iv, aad, data, mac),
+            Cipher::Ccm256(c) => open_with(&**c, iv, aad, data, mac),
         };
         if !good {
             let e = Error::new(Kind::Checksum, "authentication failed");

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 /// Blocks of many sizes come and go on many threads; see docs/memory.md for what the system's
 /// allocator makes of that. Settings are in `.cargo/config.toml`.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

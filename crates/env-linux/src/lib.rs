@@ -14,6 +14,7 @@ pub mod disk;
 pub mod find;
 mod host;
 pub mod inuse;
+#[cfg(feature = "aws-lc")]
 mod key_memory;
 mod loops;
 pub mod part;
@@ -25,11 +26,21 @@ mod usage;
 pub use cpu::{CpuPool, LinuxCpu};
 pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
+#[cfg(feature = "aws-lc")]
 pub use key_memory::keep_crypto_memory;
 pub use sys::{close_inherited, lock_memory, peer_groups, project_id, refuse_descriptors};
 pub use usage::devices_used;
 
 use std::sync::Arc;
+
+/// Nothing is to be done: without AWS-LC keys are kept like others (`base::keep`).
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "aws-lc"))]
+pub fn keep_crypto_memory(_: fn(&std::io::Error)) -> std::io::Result<()> {
+    Ok(())
+}
 
 /// The production environment: one worker thread per core beside the callers' own threads.
 pub fn linux_env() -> env::Env {

@@ -13,13 +13,19 @@ COMPLETED = zfs-fuse zpool zfs zdb zstream
 
 BIN = $(DESTDIR)$(PREFIX)/bin
 SBIN = $(DESTDIR)$(PREFIX)/sbin
-# Where mount(8) looks for the program that mounts the type fuse.zfs.
+# Where mount(8) looks for the programs that mount the types fuse.zfs and zfs.
 HELPERS = $(DESTDIR)/sbin
+MOUNT_HELPERS = mount.fuse.zfs mount.zfs
 SHARE = $(DESTDIR)$(PREFIX)/share
 BASH_DIR = $(SHARE)/bash-completion/completions
 ZSH_DIR = $(SHARE)/zsh/site-functions
 FISH_DIR = $(SHARE)/fish/vendor_completions.d
 UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
+USER_UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/user
+# Units of the system as they are, beside the one of the daemon.
+TIMERS = zfs-scrub@.service zfs-scrub-weekly@.timer zfs-scrub-monthly@.timer
+# Where systemctl enable puts its links.
+ENABLED = $(DESTDIR)/etc/systemd
 
 .PHONY: all build demo undemo test check soak bench install uninstall clean
 
@@ -27,10 +33,12 @@ all: build
 
 # The programs, their manual and their completions: all that `make install` copies, which needs no cargo.
 build:
-	$(CARGO) build --release -p daemon -p zpool -p zfs -p zdb -p zstream -p ztest -p xtask
+	$(CARGO) build --release -p daemon -p zdb -p zstream -p ztest
+	$(CARGO) build --profile commands -p zpool -p zfs -p xtask
+	cp $(TARGET)/commands/zpool $(TARGET)/commands/zfs $(TARGET)/release/
 	rm -rf $(TARGET)/man $(TARGET)/completions
-	$(TARGET)/release/xtask manual $(TARGET)/man
-	$(TARGET)/release/xtask completions $(TARGET)/completions
+	$(TARGET)/commands/xtask manual $(TARGET)/man
+	$(TARGET)/commands/xtask completions $(TARGET)/completions
 
 demo:
 	sh tools/demo.sh
@@ -64,27 +72,33 @@ install:
 	@for f in $(PROGRAMS:%=release/%) man/zpool.8 completions/bash/zpool; do \
 		test -e $(TARGET)/$$f || { echo "install: $(TARGET)/$$f is missing: run 'make' first, as the user who has cargo" >&2; exit 1; }; \
 	done
-	install -d $(BIN) $(SBIN) $(SHARE)/man/man7 $(SHARE)/man/man8 $(BASH_DIR) $(ZSH_DIR) $(FISH_DIR) $(UNITS)
+	install -d $(BIN) $(SBIN) $(SHARE)/man/man7 $(SHARE)/man/man8 $(BASH_DIR) $(ZSH_DIR) $(FISH_DIR) $(UNITS) $(USER_UNITS)
 	install -m 755 $(PROGRAMS:%=$(TARGET)/release/%) $(BIN)/
 	ln -sf zstream $(BIN)/zstreamdump
 	if ! [ $(BIN) -ef $(SBIN) ]; then for p in $(PROGRAMS); do ln -sf ../bin/$$p $(SBIN)/$$p; done; fi
-	if install -d $(HELPERS) 2>/dev/null && [ -w $(HELPERS) ]; then ln -sf $(PREFIX)/bin/zfs $(HELPERS)/mount.fuse.zfs; \
-	else echo "install: $(HELPERS) is not writable: mount(8) will not find mount.fuse.zfs" >&2; fi
+	if install -d $(HELPERS) 2>/dev/null && [ -w $(HELPERS) ]; then for h in $(MOUNT_HELPERS); do \
+		if [ -e $(HELPERS)/$$h ] && ! [ -L $(HELPERS)/$$h ]; then echo "install: $(HELPERS)/$$h is there already (OpenZFS's?) and stays" >&2; \
+		else ln -sf $(PREFIX)/bin/zfs $(HELPERS)/$$h; fi; done; \
+	else echo "install: $(HELPERS) is not writable: mount(8) will not find $(MOUNT_HELPERS)" >&2; fi
 	install -m 644 $(MAN7:%=$(TARGET)/man/%.7) $(SHARE)/man/man7/
 	install -m 644 $(MAN8:%=$(TARGET)/man/%.8) $(SHARE)/man/man8/
 	install -m 644 $(COMPLETED:%=$(TARGET)/completions/bash/%) $(BASH_DIR)/
 	install -m 644 $(COMPLETED:%=$(TARGET)/completions/zsh/_%) $(ZSH_DIR)/
 	install -m 644 $(COMPLETED:%=$(TARGET)/completions/fish/%.fish) $(FISH_DIR)/
 	sed 's|@PREFIX@|$(PREFIX)|g' tools/zfs-fuse.service.in > $(UNITS)/zfs-fuse.service
-	chmod 644 $(UNITS)/zfs-fuse.service
+	sed 's|@PREFIX@|$(PREFIX)|g' tools/zfs-fuse.user.service.in > $(USER_UNITS)/zfs-fuse.service
+	for u in $(TIMERS); do sed 's|@PREFIX@|$(PREFIX)|g' tools/$$u.in > $(UNITS)/$$u; done
+	chmod 644 $(UNITS)/zfs-fuse.service $(TIMERS:%=$(UNITS)/%) $(USER_UNITS)/zfs-fuse.service
 	rm -rf $(SHARE)/zfs-fuse
 
 uninstall:
-	-rm -f $(HELPERS)/mount.fuse.zfs
+	-for h in $(MOUNT_HELPERS); do [ "$$(readlink $(HELPERS)/$$h)" != $(PREFIX)/bin/zfs ] || rm -f $(HELPERS)/$$h; done
 	rm -f $(PROGRAMS:%=$(SBIN)/%) $(PROGRAMS:%=$(BIN)/%) $(BIN)/zstreamdump
 	rm -f $(MAN7:%=$(SHARE)/man/man7/%.7) $(MAN8:%=$(SHARE)/man/man8/%.8)
 	rm -f $(COMPLETED:%=$(BASH_DIR)/%) $(COMPLETED:%=$(ZSH_DIR)/_%) $(COMPLETED:%=$(FISH_DIR)/%.fish)
-	rm -f $(UNITS)/zfs-fuse.service
+	rm -f $(UNITS)/zfs-fuse.service $(TIMERS:%=$(UNITS)/%) $(USER_UNITS)/zfs-fuse.service
+	rm -f $(ENABLED)/system/*.wants/zfs-fuse.service $(ENABLED)/user/*.wants/zfs-fuse.service
+	rm -f $(ENABLED)/system/*.wants/zfs-scrub-weekly@*.timer $(ENABLED)/system/*.wants/zfs-scrub-monthly@*.timer
 	rm -rf $(SHARE)/zfs-fuse
 
 clean:

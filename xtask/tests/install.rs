@@ -107,10 +107,15 @@ fn installing_takes_no_cargo_and_uninstalling_leaves_nothing() {
     ] {
         assert!(have.contains(&format!("usr/local/share/{path}")), "{path}");
     }
-    // The unit, what mount(8) looks for: a link to where the program will be, and the old name of zstream.
-    const EXTRA: [&str; 3] = [
-        "usr/local/lib/systemd/system/zfs-fuse.service",
+    // The units, what mount(8) looks for: links to where the program will be, and the old name of zstream.
+    const EXTRA: [&str; 8] = [
         "sbin/mount.fuse.zfs",
+        "sbin/mount.zfs",
+        "usr/local/lib/systemd/system/zfs-fuse.service",
+        "usr/local/lib/systemd/system/zfs-scrub@.service",
+        "usr/local/lib/systemd/system/zfs-scrub-weekly@.timer",
+        "usr/local/lib/systemd/system/zfs-scrub-monthly@.timer",
+        "usr/local/lib/systemd/user/zfs-fuse.service",
         "usr/local/bin/zstreamdump",
     ];
     assert!(EXTRA.iter().all(|e| have.contains(*e)), "{have:?}");
@@ -122,7 +127,7 @@ fn installing_takes_no_cargo_and_uninstalling_leaves_nothing() {
         made.len() + PROGRAMS.len() + EXTRA.len(),
         "{have:?}\n{made:?}"
     );
-    for path in have.iter().filter(|p| *p != EXTRA[1]) {
+    for path in have.iter().filter(|p| !EXTRA[..2].contains(&p.as_str())) {
         let mode = place
             .join("root")
             .join(path)
@@ -139,9 +144,83 @@ fn installing_takes_no_cargo_and_uninstalling_leaves_nothing() {
         "{unit}"
     );
 
+    for unit in EXTRA[2..7].iter() {
+        let text = std::fs::read_to_string(place.join("root").join(unit)).unwrap();
+        assert!(!text.contains("@PREFIX@"), "{unit}: {text}");
+    }
+    let scrub = "root/usr/local/lib/systemd/system/zfs-scrub@.service";
+    let scrub = std::fs::read_to_string(place.join(scrub)).unwrap();
+    assert!(scrub.contains("ExecStart=/usr/local/bin/zpool scrub %i"));
+    verify(place, &EXTRA[2..7]);
+
+    // As `systemctl enable` leaves it: nothing is switched on by installing.
+    let wants = place.join("root/etc/systemd/system/local-fs.target.wants");
+    assert!(!wants.exists());
+    std::fs::create_dir_all(&wants).unwrap();
+    for unit in [
+        "zfs-fuse.service",
+        "zfs-scrub-weekly@tank.timer",
+        "other.service",
+    ] {
+        std::os::unix::fs::symlink("/usr/local/lib/unit", wants.join(unit)).unwrap();
+    }
     let done = make(place, &["uninstall"]);
     assert!(done.status.success(), "{done:?}");
     assert_eq!(installed(place), BTreeSet::new());
+    let left: Vec<_> = std::fs::read_dir(&wants).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left[0].as_ref().unwrap().file_name(), "other.service");
+}
+
+/// systemd understands the units, where it is installed.
+fn verify(place: &Path, units: &[&str]) {
+    let root = place.join("root");
+    for unit in units {
+        // An instance, of those that are templates. Programs and targets need not be there.
+        let path = root.join(unit);
+        let verified = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "--recursive-errors=no"])
+            .arg(path)
+            .output();
+        let Ok(verified) = verified else {
+            println!("systemd-analyze is not installed: units are not checked");
+            return;
+        };
+        let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+        for wrong in [
+            "Unknown key",
+            "Unknown section",
+            "Failed to parse",
+            "Invalid",
+        ] {
+            assert!(!said.contains(wrong), "{unit}: {said}");
+        }
+    }
+}
+
+/// What OpenZFS has put where mount(8) looks stays, also when we go.
+#[test]
+fn the_helper_of_openzfs_stays() {
+    let dir = std::env::temp_dir().join(format!("zfs-install2-{}", std::process::id()));
+    let place = Place(dir.clone());
+    let place = &place.0;
+    std::fs::create_dir_all(place.join("target/release")).unwrap();
+    std::fs::create_dir_all(place.join("root/sbin")).unwrap();
+    std::fs::write(place.join("root/sbin/mount.zfs"), "theirs").unwrap();
+    for p in PROGRAMS {
+        std::fs::write(place.join("target/release").join(p), p).unwrap();
+    }
+    for (what, to) in [("manual", "man"), ("completions", "completions")] {
+        let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        let made = xtask.arg(what).arg(place.join("target").join(to)).output();
+        assert!(made.unwrap().status.success());
+    }
+    for step in ["install", "uninstall"] {
+        let done = make(place, &[step]);
+        assert!(done.status.success(), "{done:?}");
+        let there = std::fs::read_to_string(place.join("root/sbin/mount.zfs"));
+        assert_eq!(there.unwrap(), "theirs", "{step}");
+    }
 }
 
 /// On systems where the two folders are one, links would take the place of the programs.

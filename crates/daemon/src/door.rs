@@ -1,7 +1,7 @@
 //! The trait `Door` of `admin` implemented with FUSE mounts.
 
 use crate::snapshots::OfMount;
-use admin::{door, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
+use admin::{door, values, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Cause, Error, Kind, Result};
 use dsl::Dataset;
@@ -121,7 +121,22 @@ impl Door for FuseDoor {
             }
             Trouble::Look | Trouble::NotDirectory | Trouble::Owner => fail(e.error),
         })?;
+        // A directory that an ordinary user chose is this user's business.
+        let closes = m.user.is_none() && values::closes_mount_point(m.ds).map_err(fail)?;
+        let was_closed = m.user.is_none() && place.open_up().unwrap_or(false);
+        let mode = |closed: bool| match (closed, was_closed) {
+            (true, _) => place.close_up(),
+            (false, true) => place.leave_open(),
+            (false, false) => Ok(false),
+        };
+        let set_mode = |closed: bool| {
+            if let Err(e) = mode(closed) {
+                let why = base::io_text(&e);
+                crate::log::warn(&format!("{}: its mode stays: {why}", m.path.display()));
+            }
+        };
         if !m.overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
+            set_mode(was_closed);
             return Err(Error::sentence(
                 Kind::NotEmpty,
                 format!(
@@ -134,8 +149,13 @@ impl Door for FuseDoor {
             Some(still) => mount_again(&m, still, &place),
             None => self.mount_on(&m, &place),
         };
-        if r.is_err() {
-            place.undo();
+        match &r {
+            // Not one with something in it: it was somebody's before.
+            Ok(()) => set_mode(closes && (was_closed || place.is_empty().unwrap_or(false))),
+            Err(_) => {
+                set_mode(was_closed);
+                place.undo();
+            }
         }
         r.map_err(fail)
     }
@@ -374,6 +394,7 @@ fn strerror(kind: Kind) -> &'static str {
         Kind::NotDir => "Not a directory",
         Kind::ReadOnly => "Read-only file system",
         Kind::NoSpace => "No space left on device",
+        Kind::Quota => "Disk quota exceeded",
         Kind::NameTooLong => "File name too long",
         Kind::Loop => "Too many levels of symbolic links",
         Kind::Exists => "File exists",

@@ -29,8 +29,8 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlag
 use rustix::io::Errno;
 
 /// File systems whose directories belong to users though no user made them: proc, sysfs, cgroup, cgroup2,
-/// securityfs, debugfs, tracefs, bpf, devpts, mqueue, configfs, binfmt_misc.
-const KERNEL_FILES: [u64; 12] = [
+/// securityfs, debugfs, tracefs, bpf, devpts, mqueue, configfs, binfmt_misc, fusectl.
+const KERNEL_FILES: [u64; 13] = [
     0x9fa0,
     0x6265_6572,
     0x0027_e0eb,
@@ -43,7 +43,16 @@ const KERNEL_FILES: [u64; 12] = [
     0x1980_0202,
     0x6265_6570,
     0x4249_4e4d,
+    0x6573_5543,
 ];
+
+/// Mode of directories made to be mounted on.
+const MADE: RawMode = 0o755;
+/// Mode of one that is closed: no rights. The sticky bit, which means nothing without rights, tells it from a directory that
+/// somebody else closed.
+const CLOSED: RawMode = 0o1000;
+/// Mode of a closed one while it is mounted on.
+const OWN: RawMode = 0o700;
 
 /// Links followed on one path; the kernel's own limit.
 const MAX_LINKS: usize = 40;
@@ -302,7 +311,7 @@ impl Walk {
                 return Err(create(Errno::ACCESS));
             }
         }
-        match fs::mkdirat(self.here(), name, Mode::from_raw_mode(0o755)) {
+        match fs::mkdirat(self.here(), name, Mode::from_raw_mode(MADE)) {
             Ok(()) => {
                 let parent = self.here().try_clone_to_owned();
                 self.made
@@ -583,6 +592,46 @@ impl MountPoint {
         with_own_files(&places, || remove_made(&self.made));
     }
 
+    /// Opens a closed directory for its owner, so that it can be looked into and mounted on; whether it was closed.
+    ///
+    /// # Errors
+    /// Of the system: it belongs to somebody else, say.
+    pub fn open_up(&self) -> io::Result<bool> {
+        self.change_mode(|mode| (mode == CLOSED).then_some(OWN))
+    }
+
+    /// Takes all rights of the directory itself away, if it belongs to this process's user: what is written to the path
+    /// while nothing is mounted there fails, for everybody but root. Mounts on it do not matter.
+    ///
+    /// # Errors
+    /// As [`MountPoint::open_up`].
+    pub fn close_up(&self) -> io::Result<bool> {
+        let own = rustix::process::geteuid().as_raw();
+        match with_own_files(&[self.dir.as_fd()], || self.stored_owner()) == Some(own) {
+            true => self.change_mode(|_| Some(CLOSED)),
+            false => Ok(false),
+        }
+    }
+
+    /// Makes one that was opened with [`MountPoint::open_up`] a directory like others.
+    ///
+    /// # Errors
+    /// As [`MountPoint::open_up`].
+    pub fn leave_open(&self) -> io::Result<bool> {
+        self.change_mode(|mode| (mode == OWN).then_some(MADE))
+    }
+
+    fn change_mode(&self, to: impl FnOnce(RawMode) -> Option<RawMode> + Send) -> io::Result<bool> {
+        with_own_files(&[self.dir.as_fd()], || {
+            let now = fs::fstat(&self.dir)?.st_mode as RawMode & 0o7777;
+            let Some(mode) = to(now) else {
+                return Ok(false);
+            };
+            fs::chmod(self.by_descriptor(), Mode::from_raw_mode(mode))?;
+            Ok(true)
+        })
+    }
+
     /// A path of this thread that leads to the directory itself, and to nothing else.
     pub(crate) fn by_descriptor(&self) -> PathBuf {
         format!("/proc/thread-self/fd/{}", self.dir.as_raw_fd()).into()
@@ -692,6 +741,52 @@ mod tests {
         let few = f.0.join("a/".repeat(200));
         MountPoint::find(&few, None, true).unwrap().undo();
         assert_eq!(std::fs::read_dir(&f.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_closed_directory_is_opened_for_a_mount_and_closed_again() {
+        let f = Folder::new();
+        let place = f.0.join("a/b");
+        let mode = || std::fs::metadata(&place).unwrap().permissions().mode() & 0o7777;
+        let p = MountPoint::find(&place, None, true).unwrap();
+        assert!(!p.open_up().unwrap() && mode() == MADE);
+        assert!(p.close_up().unwrap() && mode() == CLOSED);
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::fs::write(place.join("x"), "").is_err());
+        }
+        let again = MountPoint::find(&place, None, true).unwrap();
+        assert!(again.open_up().unwrap() && mode() == OWN);
+        assert!(again.is_empty().unwrap());
+        assert!(again.leave_open().unwrap() && mode() == MADE);
+        // What somebody else closed is not opened.
+        std::fs::set_permissions(&place, PermissionsExt::from_mode(0)).unwrap();
+        assert!(!again.open_up().unwrap() && mode() == 0);
+        std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
+        // One that was made in vain goes, closed or not.
+        assert!(p.close_up().unwrap());
+        p.undo();
+        assert_eq!(std::fs::read_dir(&f.0).unwrap().count(), 0);
+    }
+
+    /// The directories of fusectl belong to the users of connections, who did not make them.
+    #[test]
+    fn nobody_mounts_on_the_control_files_of_fuse() {
+        use std::process::Command;
+        let f = Folder::new();
+        let place = f.dir("ctl");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "fusectl", "none"]).arg(&place);
+        if !mount.output().is_ok_and(|o| o.status.success()) {
+            eprintln!("skipped: fusectl cannot be mounted here");
+            return;
+        }
+        let found = MountPoint::find_for(&place, None, 0);
+        let refused = found.map(|p| p.path().to_path_buf()).unwrap_err();
+        let gone = Command::new("umount").arg("-l").arg(&place).status();
+        assert!(gone.is_ok_and(|s| s.success()));
+        assert_eq!(refused.trouble, Trouble::Owner);
+        let text = refused.error.to_string();
+        assert!(text.contains("file system of the kernel"), "{text}");
     }
 
     #[test]

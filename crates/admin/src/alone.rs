@@ -125,6 +125,11 @@ impl Process for Alone {
         Some((true, name, 0))
     }
 
+    /// There are no others.
+    fn is_held(&self, _: &str) -> bool {
+        false
+    }
+
     /// Whatever uses a disk is in its labels.
     fn device_use(&self, _: &str) -> Result<DeviceUse> {
         Ok(DeviceUse::Labels)

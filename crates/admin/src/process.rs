@@ -68,6 +68,9 @@ pub trait Process: Send + Sync {
     /// What makes two names the same device; none if there is no such device.
     fn identity(&self, path: &str) -> Option<(bool, u64, u64)>;
 
+    /// Whether somebody, such as another process of this kind, has a device to the exclusion of others.
+    fn is_held(&self, path: &str) -> bool;
+
     /// Who uses a device.
     fn device_use(&self, path: &str) -> Result<DeviceUse>;
 }

@@ -158,6 +158,15 @@ pub fn mountable_by_force(ds: &Arc<Dataset>) -> Result<bool> {
         && !is_locked(&ds.dir())?)
 }
 
+/// The user property that says whether the bare directory below a mount is closed; inherited as user properties are.
+pub const CLOSED_MOUNT_POINT: &str = "zfs-fuse:closed-mountpoint";
+
+/// Whether the directory that a file system is mounted on is to let nobody write into it while nothing is mounted.
+pub fn closes_mount_point(ds: &Dataset) -> Result<bool> {
+    let value = ds.prop(CLOSED_MOUNT_POINT, true)?;
+    Ok(value.is_some_and(|(v, _)| matches!(v, dsl::PropValue::Str(text) if text == "on")))
+}
+
 /// Mount options (`ro`, `noatime`, …) as overrides of properties. Options that only matter to other
 /// programs are taken and dropped, as mount(8) does.
 pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
@@ -193,8 +202,7 @@ pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
             "xattr" | "saxattr" => put("xattr", "sa"),
             "dirxattr" => put("xattr", "dir"),
             "noxattr" => set("xattr", false),
-            "defaults" | "zfsutil" | "auto" | "noauto" | "user" | "nouser" | "_netdev" => {}
-            other if other.starts_with("x-") || other.starts_with("comment=") => {}
+            other if is_for_others(other) => {}
             other
                 if ["context=", "fscontext=", "defcontext=", "rootcontext="]
                     .iter()
@@ -220,9 +228,30 @@ pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
     Ok(out.into_inner())
 }
 
+/// Mount options that mean nothing to a file system: for mount(8) and systemd, and locks that Linux no longer has.
+fn is_for_others(option: &str) -> bool {
+    const WORDS: [&str; 21] = [
+        "defaults", "zfsutil", "auto", "noauto", "user", "nouser", "users", "nousers", "owner",
+        "noowner", "group", "nogroup", "_netdev", "_rnetdev", "nofail", "silent", "loud", "quiet",
+        "mand", "nomand", "iversion",
+    ];
+    const BEGINNINGS: [&str; 4] = ["x-", "X-", "comment=", "user="];
+    WORDS.contains(&option) || BEGINNINGS.iter().any(|b| option.starts_with(b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_fstab_that_mean_nothing_to_a_file_system_are_taken() {
+        let line = "nofail,users,silent,quiet,mand,noauto,_netdev,x-systemd.automount,X-own,ro";
+        let taken = options(&[line.to_string()]).unwrap();
+        assert_eq!(taken, [("readonly".to_string(), "on".to_string())]);
+        for wrong in ["nofai", "subvol=a", "xx"] {
+            assert!(options(&[wrong.to_string()]).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn places_inside_others_go_beside_them() {

@@ -181,6 +181,47 @@ fn a_pool_lives_without_threads_and_comes_back() {
     assert_eq!(commands.len(), 7, "{commands:?}");
 }
 
+/// What a rollback destroys and the going back itself are one txg, so no power cut comes between; and the history has a
+/// record of the request.
+#[test]
+fn a_rollback_over_younger_snapshots_is_one_txg() {
+    let w = World::new();
+    w.create_pool().unwrap();
+    w.create("p/a", &[]).unwrap();
+    let c = Commands(w.admin.clone());
+    for n in 0..120 {
+        c.snapshot(&format!("p/a@{n}")).unwrap();
+    }
+    c.rollback("p/a@0").unwrap();
+    let mut records = Vec::new();
+    pools::history(&w.admin, "p", true, &mut |part| {
+        records.extend(part);
+        Ok(())
+    })
+    .unwrap();
+    let txgs = |event: &str| -> Vec<u64> {
+        let of = records.iter().filter(|r| r.event.as_deref() == Some(event));
+        of.filter_map(|r| r.txg).collect()
+    };
+    let (swapped, destroyed) = (txgs("clone swap"), txgs("destroy"));
+    assert_eq!((swapped.len(), destroyed.len()), (1, 119), "{records:?}");
+    assert!(destroyed.iter().all(|t| *t == swapped[0]), "{records:?}");
+    let asked = records
+        .iter()
+        .filter(|r| r.ioctl.as_deref() == Some("rollback"));
+    let asked: Vec<_> = asked.map(|r| r.input.join(" ")).collect();
+    assert_eq!(asked.len(), 1);
+    assert!(asked[0].contains("p/a@0"), "{asked:?}");
+    pools::leave(
+        &w.admin,
+        ROOT,
+        "p",
+        pools::Leave::default(),
+        "zpool export p",
+    )
+    .unwrap();
+}
+
 #[test]
 fn a_suspended_head_is_closed_and_goes_on_with_what_is_there() {
     let w = World::new();

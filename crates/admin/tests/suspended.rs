@@ -72,6 +72,9 @@ impl Process for Served {
     fn identity(&self, path: &str) -> Option<(bool, u64, u64)> {
         self.0.identity(path)
     }
+    fn is_held(&self, path: &str) -> bool {
+        self.0.is_held(path)
+    }
     fn device_use(&self, path: &str) -> Result<DeviceUse> {
         self.0.device_use(path)
     }

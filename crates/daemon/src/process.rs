@@ -215,6 +215,10 @@ impl Process for Threads {
         })
     }
 
+    fn is_held(&self, path: &str) -> bool {
+        inuse::is_held(path)
+    }
+
     fn device_use(&self, path: &str) -> Result<DeviceUse> {
         let found = inuse::check(path)?;
         if let Some(at) = &found.mounted {

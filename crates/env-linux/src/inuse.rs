@@ -107,6 +107,22 @@ impl Signature {
     }
 }
 
+/// Whether somebody has the block device or image file open to the exclusion of others, such as a pool in service here or in
+/// another daemon. False where that cannot be told.
+pub fn is_held(path: &str) -> bool {
+    let Ok(kind) = std::fs::metadata(path).map(|m| m.file_type()) else {
+        return false;
+    };
+    let mut how = OpenOptions::new();
+    how.read(true);
+    if kind.is_block_device() {
+        let open = how.custom_flags(libc::O_EXCL).open(path);
+        return open.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY));
+    }
+    let locked = |f: std::fs::File| crate::sys::is_locked(&f).unwrap_or(false);
+    kind.is_file() && how.open(path).is_ok_and(locked)
+}
+
 /// Looks at `path`, a block device or a regular file.
 pub fn check(path: &str) -> Result<InUse> {
     let meta = std::fs::metadata(path).map_err(|e| Error::from(e).context(path))?;

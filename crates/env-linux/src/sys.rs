@@ -183,6 +183,21 @@ pub fn lock_whole(f: &File) -> io::Result<()> {
     }
 }
 
+/// Whether somebody has a lock on some of the file that would keep [`lock_whole`] out.
+pub fn is_locked(f: &File) -> io::Result<bool> {
+    // SAFETY: all-zero bytes are a valid `flock` (whole file from the start).
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = libc::F_WRLCK as libc::c_short;
+    l.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the command reads and writes one `flock`.
+    let r = unsafe { libc::fcntl(f.as_raw_fd(), libc::F_OFD_GETLK, &mut l) };
+    if r == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(l.l_type != libc::F_UNLCK as libc::c_short)
+    }
+}
+
 /// What O_DIRECT wants on this file: (memory alignment, offset alignment), `None` if the kernel
 /// does not say. Zeros mean that the file has no direct I/O.
 pub fn dio_align(f: &File) -> Option<(u32, u32)> {

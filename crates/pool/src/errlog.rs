@@ -25,6 +25,9 @@ const MOST: usize = 100_000;
 /// Datasets looked at for one entry.
 const MOST_SHARERS: usize = 10_000;
 
+/// Errors looked after at a time, see [`Pool::forget_what_is_gone`].
+const MOST_CHECKED: usize = 1000;
+
 /// Level of the block of an object set itself.
 const ROOT_LEVEL: i64 = -1;
 
@@ -399,7 +402,12 @@ impl Pool {
                 birth => birth == bp.logical_birth() && self.sharers(d).contains(&snap.object()),
             }
         };
-        let gone: Vec<Damage> = all.iter().filter(is_healed).copied().collect();
+        self.take_off(all.iter().filter(is_healed).copied().collect());
+        Ok(())
+    }
+
+    /// Takes errors off the record, on disk with the next txg.
+    fn take_off(&self, gone: Vec<Damage>) {
         let mut s = self.errlog.lock();
         for d in &gone {
             s.all.remove(d);
@@ -410,7 +418,44 @@ impl Pool {
         if !self.is_readonly() {
             s.gone.extend(gone);
         }
-        Ok(())
+    }
+
+    /// Takes errors off the record whose blocks are nowhere any more: of files that were removed, of snapshots that were
+    /// destroyed. A record of more than 1,000 errors stays as it is until the next scrub: each of them takes reads.
+    pub fn forget_what_is_gone(&self) {
+        let all = match self.errlog.lock() {
+            s if s.unreadable || s.all.len() > MOST_CHECKED => return,
+            s => s.all.clone(),
+        };
+        let gone: Vec<Damage> = all.into_iter().filter(|d| !self.is_anywhere(d)).collect();
+        if !gone.is_empty() {
+            self.take_off(gone);
+        }
+    }
+
+    /// Whether some dataset still has the damaged block; true where that cannot be told.
+    fn is_anywhere(&self, d: &Damage) -> bool {
+        if d.objset == 0 {
+            return true;
+        }
+        if !d.birth.is_none() && self.by_head() {
+            return !self.sharers(d).is_empty();
+        }
+        match self.dsl.dataset_by_object(d.objset) {
+            Ok(ds) => self.has_block(&ds, d),
+            Err(e) => e.kind != Kind::NotFound,
+        }
+    }
+
+    /// The head `new` has been promoted and has snapshots that were `old`'s: it has the errors in them, too.
+    pub fn share_errors(&self, old: u64, new: u64) {
+        if !self.by_head() {
+            return;
+        }
+        let of_old = |d: &Damage| d.objset == old && !d.birth.is_none();
+        for d in self.errlog.all().into_iter().filter(of_old) {
+            self.errlog.note(&Damage { objset: new, ..d }, true);
+        }
     }
 
     /// Whether the block in the place of an error is this one.
@@ -491,12 +536,15 @@ impl Pool {
             if object == 0 || !seen.insert(object) || seen.len() > MOST_SHARERS {
                 continue;
             }
-            let Ok(ds) = self.dsl.dataset_by_object(object) else {
-                // Of a dataset that is gone the number is all there is to tell.
-                if object == d.objset {
-                    out.push(object);
+            let ds = match self.dsl.dataset_by_object(object) {
+                Ok(ds) => ds,
+                Err(e) => {
+                    // Of a dataset that cannot be looked at the number is all there is to tell.
+                    if object == d.objset && e.kind != Kind::NotFound {
+                        out.push(object);
+                    }
+                    continue;
                 }
-                continue;
             };
             let p = ds.phys();
             let has = self.has_block(&ds, d);
@@ -533,7 +581,8 @@ impl Pool {
             os.birth_of(d.object, d.level, d.blkid)
         };
         match birth() {
-            Ok(b) => b == Some(d.birth),
+            // Of old logs the birth is not known: a block in its place may be the one.
+            Ok(b) => b.is_some() && (d.birth.is_none() || b == Some(d.birth)),
             Err(e) => e.kind != Kind::NotFound,
         }
     }

@@ -512,6 +512,29 @@ impl Pool {
         Ok(())
     }
 
+    /// Waits until spares have left whose devices have everything again. The first txg writes down that a device lacks
+    /// nothing, the next one takes the spare out.
+    ///
+    /// # Errors
+    /// Those of a txg.
+    pub fn release_spares(&self) -> Result<()> {
+        let leaves = |v: &Arc<Vdev>| match (v.kind(), v.children()) {
+            (VdevKind::Spare, [first, ..]) => {
+                first.state() == State::Healthy
+                    && first.missing().is_empty()
+                    && is_to_take_over(first)
+            }
+            _ => false,
+        };
+        for _ in 0..3 {
+            if !self.tree.all().iter().any(leaves) {
+                break;
+            }
+            self.sync()?;
+        }
+        Ok(())
+    }
+
     /// A number that a property of leaf `leaf`, of its top-level vdev or of the root has, the nearest that is set.
     pub fn vdev_number(&self, leaf: &Vdev, name: &str) -> Option<u64> {
         let top = self.tree.leaf_of(leaf.guid()).ok().map(|(top, _)| top);

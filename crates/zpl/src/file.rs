@@ -95,7 +95,9 @@ impl Zfs {
             }
             if mode::is_reg(f.mode32()) {
                 self.writable()?;
-                if f.flags & (flag::IMMUTABLE | flag::READONLY) != 0 {
+                // READONLY is what a mode without write permission is: it does not keep root out.
+                let readonly = f.flags & flag::READONLY != 0 && !cred.privileged;
+                if readonly || f.flags & flag::IMMUTABLE != 0 {
                     return Err(Kind::NotPermitted.into());
                 }
                 if f.flags & flag::APPENDONLY != 0 && (!append || truncate) {
@@ -312,7 +314,7 @@ impl Zfs {
         if size > MAX_SIZE {
             return Err(Kind::FileTooBig.into());
         }
-        if f.flags & (flag::IMMUTABLE | flag::READONLY | flag::APPENDONLY) != 0 {
+        if f.flags & (flag::IMMUTABLE | flag::APPENDONLY) != 0 {
             return Err(Kind::NotPermitted.into());
         }
         let _g = z.range.whole();
@@ -389,7 +391,7 @@ impl Zfs {
             Some(e) if e <= MAX_SIZE => e,
             _ => return Err(Kind::FileTooBig.into()),
         };
-        if f.flags & (flag::IMMUTABLE | flag::READONLY) != 0 {
+        if f.flags & flag::IMMUTABLE != 0 {
             return Err(Kind::NotPermitted.into());
         }
         match how {

@@ -37,7 +37,7 @@ impl Zfs {
         if f.flags & flag::APPENDONLY != 0 && !free && (of_owner || set.size.is_some()) {
             return Err(Kind::NotPermitted.into());
         }
-        if f.flags & flag::READONLY != 0 && set.size.is_some() {
+        if f.flags & flag::READONLY != 0 && set.size.is_some() && !cred.privileged {
             return Err(Kind::NotPermitted.into());
         }
         if set.size.is_some() {

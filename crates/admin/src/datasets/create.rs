@@ -194,9 +194,13 @@ impl NewFs {
         quota::put(&os, tx, &self.quotas)
     }
 
-    /// Checks the properties that a receive is to set.
-    pub fn of_received(allowed: &Allowed<'_>, list: &api::Props) -> Answer<NewFs> {
-        let new = NewFs::parse_as(DatasetKind::Filesystem, allowed, list)?;
+    /// Checks the properties that a receive is to set on a file system or volume.
+    pub fn of_received(
+        kind: DatasetKind,
+        allowed: &Allowed<'_>,
+        list: &api::Props,
+    ) -> Answer<NewFs> {
+        let new = NewFs::parse_as(kind, allowed, list)?;
         match new.kept_inside() {
             Some(name) => Err(ApiError::reason(
                 Kind::Invalid,
@@ -342,6 +346,18 @@ impl NewFs {
             return Err(ApiError::reason(Kind::NoSpace, "out of space"));
         }
         Ok(())
+    }
+
+    /// Names that are normalized are UTF-8, also where the parent says that they are normalized.
+    fn check_names(&self, above: objsets::Rules) -> Answer<()> {
+        let normalized = self.normalization.unwrap_or(above.normalization) != 0;
+        match normalized && self.utf8only == Some(0) {
+            true => Err(ApiError::reason(
+                Kind::Invalid,
+                "'utf8only' must be set 'on' if normalization chosen, which is that of its parent",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// How its objects are to be made. `above`: the rules of the parent.
@@ -639,6 +655,9 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
         .check_filesystem_limit(&above.parent.dir(), more, &caller)
         .map_err(|e| datasets::plain(e, name))?;
     let rules = objsets::master(&entry, &above.parent).map_err(errors::answer)?;
+    if volume.is_none() {
+        new.check_names(rules)?;
+    }
     let who = owner(admin, peer);
     let mut list = missing_parents(&entry, &above, rules, who)?;
     let options = new.options(&entry.pool, Some(rules), who);

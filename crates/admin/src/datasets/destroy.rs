@@ -3,6 +3,7 @@
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, mount, objsets, protect, Answer};
 use crate::errors;
+use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, DatasetDestroy, DatasetKind, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
@@ -11,10 +12,14 @@ use dmu::Tx;
 use dsl::{Dataset, Dir, SnapshotEntry};
 use pool::Pool;
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How many are destroyed in one txg: others wait for it.
 const BATCH: usize = 100;
+
+/// What is done in the same txg, once everything is destroyed.
+pub(crate) type Then = Box<dyn FnOnce(&Pool, &Tx) -> Result<()> + Send>;
 
 /// One dataset to be destroyed. There may be a hundred thousand: none is in memory for that.
 #[derive(Clone)]
@@ -185,7 +190,7 @@ pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Des
         None => destroy_head(admin, &entry, peer, r),
         Some((fs, spec)) => {
             let below = r.recursive || r.dependents;
-            destroy_snapshots(admin, &entry, peer, r, (fs, spec), below)
+            destroy_snapshots(admin, &entry, peer, r, (fs, spec, below), None)
         }
     }
 }
@@ -283,7 +288,7 @@ fn destroy_head(
     plan.need_order()?;
     let steps = std::mem::take(&mut plan.steps);
     held(entry, &steps)?;
-    carry_out(admin, entry, peer, r, steps, None)
+    carry_out(admin, entry, peer, r, steps, (None, None))
 }
 
 /// Snapshots with holds stay; each of them is named.
@@ -305,14 +310,14 @@ fn held(entry: &PoolEntry, steps: &[Step]) -> Answer<()> {
 }
 
 /// Destroys the snapshots `spec` of `fs`; with `below` also those of the same names of the file systems and volumes
-/// below it.
+/// below it. With `then`, everything is destroyed in one txg, which `then` goes on with: all of it is on disk, or nothing.
 pub(crate) fn destroy_snapshots(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     peer: Peer,
     r: &DatasetDestroy,
-    (fs, spec): (&str, &str),
-    below: bool,
+    (fs, spec, below): (&str, &str, bool),
+    then: Option<Then>,
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
     let heads = match below {
@@ -347,7 +352,8 @@ pub(crate) fn destroy_snapshots(
         held(entry, &plan.steps)?;
     }
     let steps = std::mem::take(&mut plan.steps);
-    carry_out(admin, entry, peer, r, steps, r.reclaim.then_some(reclaim))
+    let reclaim = r.reclaim.then_some(reclaim);
+    carry_out(admin, entry, peer, r, steps, (reclaim, then))
 }
 
 /// The snapshots of a head of which `spec` may mean some, oldest first: all of them, if there is a range in it.
@@ -431,7 +437,7 @@ fn carry_out(
     peer: Peer,
     r: &DatasetDestroy,
     steps: Vec<Step>,
-    reclaim: Option<u64>,
+    (reclaim, mut then): (Option<u64>, Option<Then>),
 ) -> Answer<Destroyed> {
     let load = |s: &Step| s.load(&entry.pool).map_err(|e| datasets::plain(e, &s.name));
     if !r.protected {
@@ -480,15 +486,20 @@ fn carry_out(
             e
         }
     })?;
+    let places = unused_places(admin, entry, &steps, &down);
     for s in steps.iter().filter(|s| s.is_head()) {
         if let Err(e) = s.load(&entry.pool).and_then(|ds| free_log(entry, &ds)) {
             mount::restore(admin, entry, &down);
             return Err(datasets::plain(e, &s.name));
         }
     }
+    let batch = match then {
+        Some(_) => steps.len(),
+        None => BATCH,
+    };
     let (mut done, mut error) = (0, None);
     while done < steps.len() && error.is_none() {
-        let part: Vec<Step> = steps[done..].iter().take(BATCH).cloned().collect();
+        let part: Vec<Step> = steps[done..].iter().take(batch).cloned().collect();
         let last = done + part.len() == steps.len();
         let command = if last {
             r.command.clone()
@@ -504,9 +515,14 @@ fn carry_out(
         // Who looks in between opens it again; what is read then fails, or is right.
         let close = || objects.iter().for_each(|o| entry.close_in_ctldirs(*o));
         close();
-        let ended = entry
-            .pool
-            .task(move |pool, tx| run(pool, tx, &part, defer, &command, uid));
+        let then = then.take();
+        let ended = entry.pool.task(move |pool, tx| {
+            let (n, e) = run(pool, tx, &part, defer, &command, uid)?;
+            if let (None, Some(then)) = (&e, then) {
+                then(pool, tx)?;
+            }
+            Ok((n, e))
+        });
         close();
         match ended {
             Ok((n, e)) => {
@@ -516,6 +532,8 @@ fn carry_out(
             Err(e) => error = Some(e),
         }
     }
+    let gone = places.into_iter().filter(|(n, _)| *n < done);
+    admin.door.remove_dirs(gone.map(|(_, path)| path).collect());
     if let Some(e) = error {
         let left: HashSet<u64> = steps[done..].iter().map(|s| s.object).collect();
         let down: Vec<_> = down
@@ -532,6 +550,26 @@ fn carry_out(
         answer.failed.push((name, e));
     }
     Ok(answer)
+}
+
+/// The directories of file systems that are not mounted, with the number of their step: those that nobody chose. An
+/// earlier mount may have left them.
+fn unused_places(
+    admin: &Admin,
+    entry: &PoolEntry,
+    steps: &[Step],
+    down: &[Arc<Mounted>],
+) -> Vec<(usize, PathBuf)> {
+    let place = |s: &Step| {
+        if !s.is_head() || down.iter().any(|m| m.object == s.object) {
+            return None;
+        }
+        let ds = s.load(&entry.pool).ok()?;
+        let place = admin.mountpoint(entry, &ds).ok()??;
+        (!place.local).then_some(place.path)
+    };
+    let all = steps.iter().enumerate();
+    all.filter_map(|(n, s)| Some((n, place(s)?))).collect()
 }
 
 /// All steps in one txg, as far as they succeed.

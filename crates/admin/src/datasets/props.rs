@@ -492,6 +492,8 @@ impl<'a> View<'a> {
     }
 
     fn used_by(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
+        // As OpenZFS has it: no name is the number 0.
+        let id = if id.is_empty() { "0" } else { id };
         let (Some(id), Some(os)) = (id_of(who, id), self.objset()) else {
             return Ok(None);
         };

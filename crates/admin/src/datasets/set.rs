@@ -101,7 +101,7 @@ pub fn set(
         rights::require_named(admin, &entry, peer, rights::of_property(name), &ds)?;
     }
     datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
-        true => quota::store(&entry, &ds, &quotas).map_err(errors::answer),
+        true => quota::store(&entry, &ds, &quotas).map_err(|e| datasets::plain(e, dataset)),
         false => Err(ApiError::no_such_dataset(dataset)),
     })
 }

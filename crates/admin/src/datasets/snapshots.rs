@@ -12,7 +12,8 @@ use base::mutation::{mutated, Mutation};
 use base::sync::RwLockExt;
 use base::{Cause, Error, Kind, Result};
 use disk::names::{self, Want};
-use disk::os_type;
+use disk::{os_type, NvList};
+use dmu::Tx;
 use dsl::{BookmarkSource, CreateArgs, Dataset, PropValue, SnapshotEntry};
 use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
@@ -389,50 +390,58 @@ fn go_back(
     if entry.pool.is_open(head) {
         return Err(ApiError::reason(Kind::Busy, "dataset is busy"));
     }
-    if let (Some(first), Some(last)) = (in_way.snapshots.first(), in_way.snapshots.last()) {
-        let spec = format!("{}%{}", first.name, last.name);
-        let request = DatasetDestroy {
-            name: format!("{fs}@{spec}"),
-            dependents: r.dependents,
-            force: r.force,
-            protected: r.protected,
-            ..DatasetDestroy::default()
+    // A log that a crash left behind belongs to what is given up.
+    destroy::free_log(entry, head).map_err(|e| datasets::plain(e, &fs))?;
+    let (of, short) = (head.clone(), short.to_string());
+    let (command, target) = (r.command.clone(), r.snapshot.clone());
+    let then = move |pool: &Pool, tx: &Tx| {
+        let newest = of.prev()?.filter(|s| s.phys().next_snap_obj == of.object());
+        let Some(newest) = newest else {
+            return Err(Kind::NotFound.into());
         };
-        let (at, below) = ((&*fs, &*spec), mutated(Mutation::RollbackTakesBelow));
-        let done = destroy::destroy_snapshots(admin, entry, peer, &request, at, below)?;
-        if let Some((n, e)) = done.failed.into_iter().next() {
-            return Err(ApiError::sentence(
-                Kind::Busy,
-                e.sentence_for("destroy", &n),
+        if newest.snap_name()?.as_deref() != Some(short.as_str()) {
+            return Err(Error::new(
+                Kind::Exists,
+                "a younger snapshot was made meanwhile",
             ));
         }
-    }
-    // A log that a crash left behind belongs to what is given up.
-    let gone = destroy::free_log(entry, head).and_then(|()| {
-        let (of, short) = (head.clone(), short.to_string());
-        let command = r.command.clone();
-        entry.close_in_ctldirs(head.object());
-        entry.pool.task(move |pool, tx| {
-            let newest = of.prev()?.filter(|s| s.phys().next_snap_obj == of.object());
-            let Some(newest) = newest else {
-                return Err(Kind::NotFound.into());
+        pool.dsl.check_rollback(&of, &newest)?;
+        for (name, _) in of.bookmarks_after(newest.phys().creation_txg)? {
+            pool.dsl.destroy_bookmark(tx, &of, &name)?;
+        }
+        pool.rollback(tx, &of)?;
+        let mut input = NvList::new();
+        input.set("target", target.as_str());
+        pool.log_request(tx, "rollback", input)?;
+        pool.log_in(tx, &command, uid)
+    };
+    let ends = (in_way.snapshots.first(), in_way.snapshots.last());
+    let gone = match ends {
+        // In one txg: a power cut leaves all younger snapshots and what was written since, or nothing of them.
+        (Some(first), Some(last)) => {
+            let spec = format!("{}%{}", first.name, last.name);
+            let request = DatasetDestroy {
+                name: format!("{fs}@{spec}"),
+                dependents: r.dependents,
+                force: r.force,
+                protected: r.protected,
+                ..DatasetDestroy::default()
             };
-            if newest.snap_name()?.as_deref() != Some(short.as_str()) {
-                return Err(Error::new(
-                    Kind::Exists,
-                    "a younger snapshot was made meanwhile",
-                ));
-            }
-            pool.dsl.check_rollback(&of, &newest)?;
-            for (name, _) in of.bookmarks_after(newest.phys().creation_txg)? {
-                pool.dsl.destroy_bookmark(tx, &of, &name)?;
-            }
-            pool.rollback(tx, &of)?;
-            pool.log_in(tx, &command, uid)
-        })
-    });
+            let below = mutated(Mutation::RollbackTakesBelow);
+            let at = (&*fs, &*spec, below);
+            destroy::destroy_snapshots(admin, entry, peer, &request, at, Some(Box::new(then)))
+                .and_then(|done| match done.failed.into_iter().next() {
+                    None => Ok(()),
+                    Some((n, e)) => Err(ApiError::sentence(
+                        Kind::Busy,
+                        e.sentence_for("destroy", &n),
+                    )),
+                })
+        }
+        _ => entry.pool.task(then).map_err(|e| datasets::plain(e, &fs)),
+    };
     entry.close_in_ctldirs(head.object());
-    gone.map_err(|e| datasets::plain(e, &fs))
+    gone
 }
 
 // ---- clones ------------------------------------------------------------------------------------
@@ -600,9 +609,11 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
             .for_each(|object| entry.close_in_ctldirs(*object))
     };
     close();
+    let before = origin.dir().phys().head_dataset_obj;
     let done = entry.pool.task(move |pool, tx| {
         pool.dsl.check_promote_limits(&ds, &caller)?;
         pool.dsl.promote(tx, &ds)?;
+        pool.share_errors(before, ds.object());
         pool.log_in(tx, &command, uid)
     });
     close();

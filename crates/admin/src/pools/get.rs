@@ -65,6 +65,9 @@ pub fn health(entry: &PoolEntry) -> String {
 fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::Pool {
     let pool = &entry.pool;
     let _unwilling = entry.unwilling();
+    if (ask.tree || ask.error_list) && !pool.is_waiting() && pool.suspended().is_none() {
+        pool.forget_what_is_gone();
+    }
     let wants_space = ask.tree || ask.props != Select::Nothing;
     let space = wants_space.then(|| pool.space.stats());
     let mut out = api::Pool {

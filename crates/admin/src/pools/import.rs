@@ -39,7 +39,8 @@ pub fn scan(
     search: &ImportScan,
     cancelled: &dyn Fn() -> bool,
 ) -> Answer<Vec<Importable>> {
-    let found = candidates(admin, search)?;
+    let mut found = candidates(admin, search)?;
+    found.retain(|f| !is_in_service_elsewhere(admin, f));
     let list = found
         .iter()
         .map(|f| {
@@ -53,6 +54,13 @@ pub fn scan(
         })
         .collect();
     Ok(list)
+}
+
+/// Whether all devices of a pool that are there are held: another daemon of this machine has it in service.
+fn is_in_service_elsewhere(admin: &Admin, f: &PoolFound) -> bool {
+    let mut there = cache::device_paths(&f.config);
+    there.retain(|p| Path::new(p).exists());
+    !there.is_empty() && there.iter().all(|p| admin.process.is_held(p))
 }
 
 /// Notes if another host uses a pool.

@@ -72,6 +72,10 @@ pub fn sync(admin: &Admin, pool: &str, force: bool) -> Answer<Option<String>> {
 /// What goes on in a pool in the background (`zpool wait`).
 pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     let entry = open(admin, pool)?;
+    // Who waited for a resilver finds the spare free that stood in.
+    if !entry.pool.is_readonly() && entry.pool.suspended().is_none() {
+        entry.pool.release_spares().map_err(answer)?;
+    }
     let freeing = entry.pool.dsl.freeing().map_err(answer)?;
     let activity = |name: &str, remaining| Activity {
         name: name.into(),

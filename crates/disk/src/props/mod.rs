@@ -242,6 +242,42 @@ fn invalid(text: String) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
+/// Words for a message, with those that differ in a number at their end as one: `gzip-[1-9]`.
+fn condensed<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let numbered = |w: &'a str| {
+        let (stem, digits) = w.rsplit_once('-')?;
+        Some((stem, digits.parse::<u32>().ok()?))
+    };
+    // Words, or a stem with the ranges of its numbers.
+    let mut out: Vec<(&str, Vec<(u32, u32)>)> = Vec::new();
+    for word in words {
+        let Some((stem, n)) = numbered(word) else {
+            out.push((word, Vec::new()));
+            continue;
+        };
+        match out.last_mut().filter(|(s, r)| *s == stem && !r.is_empty()) {
+            Some((_, ranges)) => match ranges.last_mut().filter(|(_, last)| last + 1 == n) {
+                Some((_, last)) => *last = n,
+                None => ranges.push((n, n)),
+            },
+            None => out.push((stem, vec![(n, n)])),
+        }
+    }
+    let range = |(a, b): &(u32, u32)| match a == b {
+        true => a.to_string(),
+        false => format!("{a}-{b}"),
+    };
+    let one = |(word, ranges): &(&str, Vec<(u32, u32)>)| match ranges.is_empty() {
+        true => word.to_string(),
+        false => {
+            let ranges: Vec<String> = ranges.iter().map(range).collect();
+            format!("{word}-[{}]", ranges.join(","))
+        }
+    };
+    let all: Vec<String> = out.iter().map(one).collect();
+    all.join(" | ")
+}
+
 impl Kind {
     /// Whether the stored form is a number.
     pub fn is_number(self) -> bool {
@@ -270,7 +306,8 @@ impl Kind {
             Kind::Index(words) => match words.iter().find(|w| w.0 == text) {
                 Some(w) => Ok(w.1.into()),
                 None => {
-                    let words = self.words().unwrap_or_default();
+                    let shown = words.iter().map(|w| w.0).filter(|w| !is_alias(w));
+                    let words = condensed(shown);
                     Err(invalid(format!("'{name}' must be one of '{words}'")))
                 }
             },

@@ -170,6 +170,12 @@ fn good_values() {
 fn refusals() {
     for (name, text, want) in [
         ("atime", "maybe", "'atime' must be one of 'on | off'"),
+        (
+            "compression",
+            "fast",
+            "'compression' must be one of 'on | off | lzjb | gzip | gzip-[1-9] | zle | lz4 | zstd | zstd-[1-19] | \
+             zstd-fast | zstd-fast-[1-10,20,30,40,50,60,70,80,90,100,500,1000]'",
+        ),
         ("atime", "ON", "'atime' must be one of 'on | off'"),
         (
             "acltype",

@@ -292,9 +292,13 @@ fn dos_flags_are_for_owners_and_guarded_ones_for_root() {
     fs.zfs.set_dos_flags(&f, flag::READONLY, &u).unwrap();
     fs.put(&f, 0, b"x");
     assert_eq!(
-        kind(fs.zfs.open_file(&f, false, true, false, false, &r)),
+        kind(fs.zfs.open_file(&f, false, true, false, false, &u)),
         Kind::NotPermitted
     );
+    assert_eq!(kind(fs.zfs.truncate(&f, 0, &u)), Kind::NotPermitted);
+    // But root, as with a mode that lets nobody write.
+    fs.zfs.open_file(&f, false, true, false, false, &r).unwrap();
+    fs.zfs.truncate(&f, 0, &r).unwrap();
     fs.zfs.set_dos_flags(&f, flag::NOUNLINK, &u).unwrap();
     assert_eq!(kind(fs.unlink("f")), Kind::NotPermitted);
     drop(f);

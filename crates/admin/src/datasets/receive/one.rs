@@ -66,7 +66,7 @@ pub fn receive<R: Read>(
         }
         let target = find_target(run, &entry, begin, extra.as_ref())?;
         check_features(&entry, begin, target.what)?;
-        let mut asked = Asked::of(run, &entry, extra.as_ref(), target.what)?;
+        let mut asked = Asked::of(run, &entry, begin, extra.as_ref(), target.what)?;
         let recursive = extra.as_ref().is_some_and(|e| e.recursive);
         asked.check_encryption(run, begin, recursive, target.what)?;
         if recursive && (target.head.is_some() || target.kept.is_some()) {
@@ -173,16 +173,28 @@ struct Asked {
 
 impl Asked {
     /// What is set is set at the top of a package; file systems below inherit it.
-    fn of(run: &Run, entry: &PoolEntry, extra: Option<&Extra>, what: &str) -> Answer<Asked> {
+    fn of(
+        run: &Run,
+        entry: &PoolEntry,
+        begin: &Begin,
+        extra: Option<&Extra>,
+        what: &str,
+    ) -> Answer<Asked> {
         let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
         let allowed = Allowed {
             version: entry.pool.version(),
             enabled: &enabled,
         };
-        let new = NewFs::of_received(&allowed, &run.r.props)
+        let below = extra.is_some_and(|e| e.is_below);
+        // What is set is for the top, which may be a file system with volumes below it.
+        let kind = match u64::from(begin.objset_type) == disk::os_type::ZVOL && !below {
+            true => api::DatasetKind::Volume,
+            false => api::DatasetKind::Filesystem,
+        };
+        let new = NewFs::of_received(kind, &allowed, &run.r.props)
             .map_err(|e| words::sentence(Kind::Invalid, what, e.message))?;
         let mut exclude = run.r.exclude.clone();
-        if extra.is_some_and(|e| e.is_below) {
+        if below {
             exclude.extend(new.stored.into_iter().map(|(name, _)| name));
             return Ok(Asked {
                 set: Vec::new(),

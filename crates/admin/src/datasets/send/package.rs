@@ -90,7 +90,7 @@ pub fn of_tree(heads: &[Arc<Dataset>], from: Option<&str>, to: &str, r: &Send) -
     for (i, head) in heads.iter().enumerate() {
         let name = head.dir().full_name();
         let encrypted = head.dir().is_encrypted().map_err(|e| failure(&name, e))?;
-        if encrypted && !r.raw {
+        if encrypted && !r.raw && !is_excluded(r, &name) {
             return Err(ApiError::sentence(
                 Kind::Invalid,
                 format!(

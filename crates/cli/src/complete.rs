@@ -68,7 +68,7 @@ fn property_words(tool: &Tool, settable: bool) -> String {
 /// Shell command that lists what the operands may be, if a daemon runs; empty for files.
 fn lister(complete: Complete) -> &'static str {
     match complete {
-        Complete::Pools | Complete::PoolThenFiles => {
+        Complete::Pools | Complete::PoolThenDevices => {
             "env ZFS_FUSE_NO_START=1 zpool list -H -o name 2>/dev/null"
         }
         Complete::Datasets => "env ZFS_FUSE_NO_START=1 zfs list -H -t all -o name 2>/dev/null",
@@ -79,8 +79,20 @@ fn lister(complete: Complete) -> &'static str {
     }
 }
 
+/// Shell command that lists the devices of the pool `$pool`, if a daemon runs.
+const DEVICES: &str =
+    "{ env ZFS_FUSE_NO_START=1 zpool list -vHP -o name \"$pool\" | awk 'NR > 1 { print $1 }'; } 2>/dev/null";
+
 fn bash_operands(complete: Complete) -> String {
     match lister(complete) {
+        list if complete == Complete::PoolThenDevices => format!(
+            "        local pool= word\n        \
+             for word in \"${{COMP_WORDS[@]:2:COMP_CWORD-2}}\"; do\n            \
+             case \"$word\" in -* | *=*) ;; *) pool=$word; break ;; esac\n        done\n        \
+             if [ -z \"$pool\" ]; then\n            \
+             COMPREPLY=($(compgen -W \"$({list})\" -- \"$cur\"))\n        else\n            \
+             COMPREPLY=($(compgen -f -W \"$({DEVICES})\" -- \"$cur\"))\n        fi\n"
+        ),
         "" if complete == Complete::Nothing => "        :\n".into(),
         "" => "        COMPREPLY=($(compgen -f -- \"$cur\"))\n".into(),
         list => format!("        COMPREPLY=($(compgen -W \"$({list})\" -- \"$cur\"))\n"),
@@ -179,6 +191,10 @@ fn zsh_arguments(sub: &Sub, indent: &str, first: Option<&str>) -> String {
     let rest = match (sub.complete, lister(sub.complete)) {
         (Complete::Nothing, _) => None,
         (_, "") => Some("'*:file:_files'".to_string()),
+        (Complete::PoolThenDevices, _) => {
+            specs.push(format!("'1:pool: {}'", zsh_lister(Complete::Pools)));
+            Some(format!("'*:device: {}'", zsh_lister(sub.complete)))
+        }
         // A blank before it: it takes no arguments.
         (kind, _) => Some(format!("'*:name: {}'", zsh_lister(kind))),
     };
@@ -190,7 +206,8 @@ fn zsh_arguments(sub: &Sub, indent: &str, first: Option<&str>) -> String {
 /// Name of the function that offers such names.
 fn zsh_lister(complete: Complete) -> &'static str {
     match complete {
-        Complete::Pools | Complete::PoolThenFiles => "_zfs_fuse_pools",
+        Complete::Pools => "_zfs_fuse_pools",
+        Complete::PoolThenDevices => "_zfs_fuse_devices",
         Complete::Datasets => "_zfs_fuse_datasets",
         Complete::Filesystems => "_zfs_fuse_filesystems",
         Complete::Files | Complete::Nothing => "_files",
@@ -199,7 +216,12 @@ fn zsh_lister(complete: Complete) -> &'static str {
 
 /// The functions that offer names of what there is: names may have colons and blanks in them.
 fn zsh_listers() -> String {
-    [Complete::Pools, Complete::Datasets, Complete::Filesystems]
+    let devices = format!(
+        "_zfs_fuse_devices() {{\n    local -a names operands\n    operands=(${{words[2,-1]:#-*}})\n    \
+         local pool=${{operands[1]}}\n    names=(${{(f)\"$({DEVICES})\"}})\n    compadd -a names\n    \
+         (( ${{+compstate}} )) && _files\n}}\n"
+    );
+    let names: String = [Complete::Pools, Complete::Datasets, Complete::Filesystems]
         .into_iter()
         .map(|kind| {
             format!(
@@ -208,7 +230,8 @@ fn zsh_listers() -> String {
                 lister(kind)
             )
         })
-        .collect()
+        .collect();
+    names + &devices
 }
 
 fn zsh_tool(tool: &Tool) -> String {
@@ -294,6 +317,15 @@ fn fish_tool(tool: &Tool) -> String {
         match (sub.complete, lister(sub.complete)) {
             (Complete::Nothing, _) => {}
             (_, "") => out.push_str(&format!("complete -c {name}{condition} -F\n")),
+            (Complete::PoolThenDevices, list) => {
+                let operands = "test (count (commandline -opc))";
+                let seen = format!("__fish_seen_subcommand_from {}", names.join(" "));
+                out.push_str(&format!(
+                    "complete -c {name} -n '{seen}; and {operands} -le 2' -a '({list})'\n\
+                     complete -c {name} -n '{seen}; and {operands} -gt 2' -F -a '(env ZFS_FUSE_NO_START=1 \
+                     zpool list -vHP -o name (commandline -opc)[3] 2>/dev/null | tail -n +2 | string trim)'\n"
+                ));
+            }
             (_, list) => {
                 out.push_str(&format!("complete -c {name}{condition} -a '({list})'\n"));
             }
@@ -338,6 +370,26 @@ mod tests {
         let bash = bash_tool(&ZPOOL);
         assert!(!bash.contains("    trim)") && bash.contains("    labelclear)"));
         assert_eq!(bash.matches("case ").count(), bash.matches("esac").count());
+    }
+
+    /// `zpool replace tank <TAB>` in bash: first pools, then the devices of that pool.
+    #[test]
+    fn devices_are_offered_behind_the_pool() {
+        use std::process::Command;
+        let script = bash_tool(&ZPOOL)
+            + "env() { case \"$*\" in *-vHP*) printf 'tank\\n\\tmirror-0\\n\\t/dev/sda\\n' ;; *) echo tank ;; esac; }\n\
+               try() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _zfs_fuse_zpool; echo \"${COMPREPLY[*]}\"; }\n\
+               cd /proc/self/fdinfo; try zpool replace ''; try zpool replace tank /dev/sd; try zpool offline -t tank mir\n";
+        let done = Command::new("bash").args(["-c", &script]).output();
+        let Ok(done) = done else {
+            println!("bash is not installed: its completion is not run");
+            return;
+        };
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[0], "tank", "{done:?}");
+        assert!(lines[1].split(' ').any(|w| w == "/dev/sda"), "{done:?}");
+        assert_eq!(lines[2], "mirror-0", "{done:?}");
     }
 
     /// Pressing TAB lists what a running daemon has, and starts none.

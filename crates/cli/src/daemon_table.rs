@@ -129,6 +129,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "Set to any text: commands start no daemon, and fail if none runs. For scripts; completion does so.",
     ),
     (
+        "ZFS_FUSE_ASK",
+        "never: zfs destroy, zfs rollback and zpool destroy ask no question where they were typed at the prompt of a shell. \
+         Elsewhere they ask none anyway.",
+    ),
+    (
         "ZPOOL_IMPORT_PATH",
         "Directories zpool import searches, separated by colons.",
     ),
@@ -144,6 +149,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "ZPOOL_STATUS_NON_NATIVE_ASHIFT_IGNORE",
         "Set to any text: zpool status does not mention sector sizes.",
+    ),
+    (
+        "ZFS_COLOR, NO_COLOR",
+        "ZFS_COLOR set to any text: zpool status, list and iostat, zfs list and diff print in colours on a terminal. Not with \
+         NO_COLOR, nor if TERM is dumb.",
     ),
     ("TZ", "Time zone of dates printed."),
 ];

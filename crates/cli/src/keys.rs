@@ -266,6 +266,10 @@ pub fn for_new(props: &[(String, String)], name: &str) -> Result<Option<Secret>,
     let Some(format) = of("keyformat").filter(|f| *f != "none") else {
         return Ok(None);
     };
+    // Before anybody types a key for nothing.
+    if of("encryption") == Some("off") {
+        return Err("Encryption must be turned on to set encryption properties.".into());
+    }
     let location = of("keylocation").unwrap_or("prompt");
     read(format, location, name, Prompt::New).map(Some)
 }
@@ -305,6 +309,14 @@ pub fn load_missing(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_key_is_asked_for_what_is_not_encrypted() {
+        let props = [("encryption", "off"), ("keyformat", "passphrase")];
+        let props = props.map(|(n, v)| (n.to_string(), v.to_string()));
+        let refused = for_new(&props, "tank/a").err().unwrap();
+        assert!(refused.starts_with("Encryption must be turned on"));
+    }
 
     #[test]
     fn only_what_can_be_a_key() {

@@ -8,10 +8,13 @@
 
 pub mod args;
 mod backend;
+pub mod colour;
 pub mod columns;
 pub mod complete;
+pub mod confirm;
 pub mod daemon_table;
 pub mod daemons;
+pub mod examples;
 pub mod get;
 pub mod harmless;
 pub mod help;
@@ -21,6 +24,7 @@ pub mod manual;
 pub mod names;
 pub mod props;
 pub mod run;
+pub mod suggest;
 pub mod table;
 pub mod time;
 pub mod value;

@@ -1,6 +1,7 @@
 //! Manual pages, made from the tables, as roff with the `man` macros.
 
 use crate::daemon_table::{DAEMON, ENVIRONMENT, FILES};
+use crate::examples::{self, Example};
 use crate::help::synopsis_words;
 use crate::props::{Class, Info, DATASET, POOL};
 use crate::table::{Flag, Sub, Tool};
@@ -118,6 +119,18 @@ impl Page {
         }
     }
 
+    fn examples(&mut self, list: &[Example]) {
+        self.section("EXAMPLES");
+        for (what, lines) in list {
+            self.paragraph(what);
+            self.request(".PP\n.RS 4\n.nf");
+            for line in *lines {
+                self.line(&escape(line));
+            }
+            self.request(".fi\n.RE");
+        }
+    }
+
     fn see(&mut self, pages: &[&str]) {
         self.section("SEE ALSO");
         let list: Vec<String> = pages
@@ -141,6 +154,10 @@ fn tool(tool: &Tool) -> String {
     );
     page.item("\\fB2\\fR", "Wrong command line.");
     page.environment();
+    page.examples(match tool.name {
+        "zfs" => examples::ZFS,
+        _ => examples::ZPOOL,
+    });
     page.see(tool.see);
     page.0
 }
@@ -154,6 +171,7 @@ fn zstream() -> String {
         "An error happened, or the command line is wrong.",
     );
     page.item("\\fB2\\fR", "A type of compression is unknown.");
+    page.examples(examples::ZSTREAM);
     page.see(ZSTREAM.see);
     page.0
 }
@@ -220,6 +238,7 @@ fn daemon() -> String {
         "Another daemon serves the control socket already.",
     );
     page.environment();
+    page.examples(examples::DAEMON);
     page.see(&["zpool(8)", "zfs(8)", "zdb(8)", "fusermount3(1)"]);
     page.0
 }
@@ -234,6 +253,7 @@ fn zdb() -> String {
     }
     page.section("OPTIONS");
     page.flags(ZDB.flags);
+    page.examples(examples::ZDB);
     page.see(&["zpool(8)", "zfs(8)", "zfs-fuse(8)"]);
     page.0
 }

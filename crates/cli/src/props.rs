@@ -158,7 +158,7 @@ pub fn is_user_property(name: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.:".contains(&b))
 }
 
-/// `userquota@joe`, `projectobjused@7` …
+/// `userquota@joe`, `projectobjused@7` … Without a name it is the usage of id 0.
 pub fn is_space_property(name: &str) -> bool {
     const KINDS: [&str; 12] = [
         "userused",
@@ -174,8 +174,9 @@ pub fn is_space_property(name: &str) -> bool {
         "projectobjused",
         "projectobjquota",
     ];
-    name.split_once('@')
-        .is_some_and(|(kind, who)| KINDS.contains(&kind) && !who.is_empty())
+    name.split_once('@').is_some_and(|(kind, who)| {
+        KINDS.contains(&kind) && !(kind.ends_with("quota") && who.is_empty())
+    })
 }
 
 /// `written@snap`, `written#mark`
@@ -256,6 +257,7 @@ mod tests {
             assert!(!is_user_property(bad), "{bad}");
         }
         assert!(is_space_property("userquota@joe") && !is_space_property("userquota@"));
+        assert!(is_space_property("groupused@"));
         assert!(is_written_property("written@a") && is_written_property("written#m"));
         assert!(!is_written_property("written"));
         assert_eq!(dataset_form("userobjused@0"), Form::Size);

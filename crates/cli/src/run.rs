@@ -2,6 +2,7 @@
 
 use crate::args::{Bad, Parsed};
 use crate::backend::Backend;
+use crate::colour::{self, Colours};
 use crate::daemons::Daemons;
 use crate::harmless::{harmless, Harmless};
 use crate::help;
@@ -112,6 +113,11 @@ impl Cx<'_> {
         writeln!(self.err, "{line}")
     }
 
+    /// Whether what the command prints is to be in colours.
+    pub fn wants_colour(&self) -> bool {
+        colour::is_wanted(self.rows.is_some(), self.env)
+    }
+
     /// True when the environment variable is set to something that means yes.
     pub fn flag(&self, name: &str) -> bool {
         (self.env)(name).is_some_and(|v| !v.is_empty())
@@ -146,11 +152,7 @@ pub fn main_with(
     }
     let word = args[0].clone();
     let Some(sub) = tool.find(&word) else {
-        write!(
-            cx.err,
-            "unrecognized command '{word}'\n{}",
-            help::overview(tool)
-        )?;
+        unknown(tool, &word, cx)?;
         return Ok(2);
     };
     let parsed = match Parsed::read(tool.name, sub, &args[1..]) {
@@ -188,6 +190,9 @@ pub fn main_with(
                 writeln!(cx.err, "{what}")?;
             }
             write!(cx.err, "{}", help::usage(sub))?;
+            if parsed.operands.is_empty() {
+                write!(cx.err, "{}", help::properties(tool, sub))?;
+            }
             Ok(2)
         }
         Err(Fail::Error(what)) => {
@@ -198,6 +203,16 @@ pub fn main_with(
         }
         Err(Fail::Io(e)) => Err(e),
     }
+}
+
+/// A word that is no subcommand: what may have been meant.
+fn unknown(tool: &Tool, word: &str, cx: &mut Cx<'_>) -> io::Result<()> {
+    writeln!(cx.err, "unrecognized command '{word}'")?;
+    if let Some((last, others)) = crate::suggest::meant(tool, word).split_last() {
+        let list: String = others.iter().map(|o| format!("'{o}', ")).collect();
+        writeln!(cx.err, "did you mean {list}'{last}'?")?;
+    }
+    writeln!(cx.err, "run '{} help' for a list of commands", tool.name)
 }
 
 /// `zpool help [topic]`: the manual page if there is one to show, else the built-in help.
@@ -256,7 +271,10 @@ pub fn main_on(
     words: &[String],
     run: fn(&'static Sub, &Parsed, &mut Cx<'_>) -> Outcome,
 ) -> u8 {
-    let mut out = Harmless(BufWriter::new(io::stdout().lock()));
+    let env = |name: &str| std::env::var(name).ok();
+    let painted = colour::is_wanted(io::stdout().is_terminal(), env);
+    let buffer = BufWriter::new(io::stdout().lock());
+    let mut out = Harmless(Colours(buffer, painted));
     let mut err = Harmless(io::stderr().lock());
     let mut daemon = Daemons::default();
     let tty = err.0.is_terminal();
@@ -271,7 +289,7 @@ pub fn main_on(
         zone: crate::time::zone(),
         tty,
         rows,
-        env: |name| std::env::var(name).ok(),
+        env,
         line: command_line(tool.name, words),
     };
     let status = main_with(tool, words, &mut cx, run);
@@ -300,6 +318,19 @@ pub fn command_line(name: &str, words: &[String]) -> String {
     }
     line.truncate(end);
     line
+}
+
+/// Whether standard output is a pipe that nobody reads any more (`zfs send … | head`).
+pub fn nobody_reads() -> bool {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    let out = io::stdout();
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let gone = PollFlags::ERR | PollFlags::HUP;
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(gone)
 }
 
 /// Absolute form of a path given on the command line.

@@ -86,8 +86,8 @@ pub enum Complete {
     Datasets,
     /// Names of file systems.
     Filesystems,
-    /// A pool, then files.
-    PoolThenFiles,
+    /// A pool, then its devices, and files.
+    PoolThenDevices,
     /// Paths.
     Files,
 }

@@ -102,8 +102,9 @@ static SUBS: &[Sub] = &[
             YES,
         ],
         text: &[
-            "There is no way back. On a terminal, what would be destroyed is listed first, and a question asked; \
-             nothing is asked where the standard input or output is something else, nor of bookmarks.",
+            "There is no way back. Typed at the prompt of a shell, the command lists what would be destroyed and asks. It asks \
+             nothing in scripts and tools, nor of bookmarks, nor where the standard input or output is no terminal, nor with \
+             ZFS_FUSE_ASK=never in the environment.",
             "Snapshots may be a list and ranges, oldest first: fs@a,c%e,%b. A range without a beginning or an end \
              begins with the oldest or ends with the newest one.",
             PROTECTION,
@@ -139,8 +140,9 @@ static SUBS: &[Sub] = &[
             YES,
         ],
         text: &[
-            "Everything written since the snapshot is lost. On a terminal the command says so and asks. It does not ask where the \
-             standard input or output is something else.",
+            "Everything written since the snapshot is lost. Typed at the prompt of a shell, the command says so and asks. It does \
+             not ask in scripts and tools, where the standard input or output is no terminal, or with ZFS_FUSE_ASK=never in \
+             the environment.",
             PROTECTION,
             "A file system stays mounted while it goes back, and so do file systems mounted in it. Open files that are in the \
              snapshot can be used on; handles of other files are stale. Without -r the snapshot must be the newest one.",
@@ -432,8 +434,12 @@ static SUBS: &[Sub] = &[
              dirxattr stand for properties (zfsprops(7)); sync and dirsync make changes durable \
              before they return, lazytime keeps times in memory for longer; remount changes a \
              mount that is there. context= and the like need SELinux.",
-            "mount(8) mounts and remounts file systems of type fuse.zfs through the helper \
-             mount.fuse.zfs, which is this command.",
+            "mount(8) mounts and remounts file systems of the types zfs and fuse.zfs through the helpers mount.zfs and \
+             mount.fuse.zfs, which are this command. So they can have lines in /etc/fstab (see EXAMPLES); options there for \
+             mount(8) and systemd, such as noauto, nofail, users, _netdev and x-systemd.automount, mean nothing to the file system.",
+            "zfs set zfs-fuse:closed-mountpoint=on (inherited) closes the directory below a mount, if it is empty and belongs to \
+             the user of the daemon: while nothing is mounted there nobody but root can write to the path by mistake. Its mode is \
+             1000 then. With off, the next mount makes it 755 again.",
             "With a directory the mountpoint and canmount properties do not matter: so file systems \
              are mounted whose mountpoint is legacy or none, and snapshots, which are read-only.",
             "Snapshots need no mounting to be looked at: they are in .zfs/snapshot in the root of \
@@ -775,7 +781,7 @@ const PROTECTED: Flag = long(
     "protected",
     "Although the user property zfs-fuse:protect protects it.",
 );
-const YES: Flag = long("yes", "Ask no question on a terminal.");
+const YES: Flag = long("yes", "Ask no question.");
 const PROTECTION: &str =
     "What has the user property zfs-fuse:protect=on (set on it or inherited; snapshots can have their own) is \
      neither destroyed nor rolled back without --protected, and never by zfs receive -F: zfs set zfs-fuse:protect=on tank/home.";

@@ -98,10 +98,13 @@ static SUBS: &[Sub] = &[
         aliases: &[],
         about: "Destroy a pool.",
         operands: "pool",
-        flags: &[sw('f', "Unmount by force.")],
+        flags: &[
+            sw('f', "Unmount by force."),
+            long("yes", "Ask no question."),
+        ],
         text: &[
-            "Unmounts all file systems and marks the pool destroyed. There is no question asked. \
-             Until its devices are used again the pool can be had back with zpool import -D.",
+            "Unmounts all file systems and marks the pool destroyed. Typed at the prompt of a shell, the command asks first; it \
+             asks nothing in scripts and tools, or with ZFS_FUSE_ASK=never in the environment. Until its devices are used again the pool can be had back with zpool import -D.",
             "-f also lets go of a pool whose devices cannot be written. It is not marked destroyed then, and the \
              command says so.",
             "A pool that is imported read-only is only closed: nothing is written to its devices.",
@@ -129,7 +132,7 @@ static SUBS: &[Sub] = &[
             "The words of the new vdevs are those of zpool create. New vdevs whose redundancy or sector size differ from those of the pool, and devices in use, are refused; -f overrides what can be overridden, as do the three options --allow-... each for one reason. All of them come to the pool, or none.",
             "A vdev that was added can be removed again only if it is a log, a cache device or a spare. dRAID vdevs cannot be added in this version.",
         ],
-        complete: Complete::Files,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -147,7 +150,7 @@ static SUBS: &[Sub] = &[
             "Removes hot spares, cache devices and logs. The intent logs of file systems are moved off a log first.",
             "Other vdevs cannot be removed in this version, so -n, -p, -s and -w are refused.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -247,16 +250,16 @@ static SUBS: &[Sub] = &[
         about: "Show the health of pools and their devices.",
         operands: "[pool]... [interval [count]]",
         flags: &[
-            sw('D', "Deduplication statistics too.").later(),
-            sw('d', "Direct I/O verify errors too.").later(),
+            sw('D', "Deduplication statistics too: not known to this version, which says so."),
+            sw('d', "Direct I/O verify errors too: there are none here, and the command says so."),
             sw('e', "Only vdevs that are not healthy."),
             GUIDS,
-            sw('i', "Initialisation state too.").later(),
+            sw('i', "Initialisation state too: not known to this version, which says so."),
             LINKS,
             PATHS,
             EXACT,
             sw('s', "Slow I/Os too: requests that were with the device for more than 30 seconds."),
-            sw('t', "Trim state too.").later(),
+            sw('t', "Trim state too: not known to this version, which says so."),
             sw('v', "List damaged files."),
             sw('x', "Only pools that are not healthy."),
             opt('c', "script,...", "Columns made by scripts (see below)."),
@@ -294,7 +297,7 @@ static SUBS: &[Sub] = &[
             "A device that has another name now is looked for by its labels, in the folder it was in, and below /dev wherever an import looks; it may also be named by its new name. A copy that was made before is not taken for it.",
             "--power is not available in this version.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -311,7 +314,7 @@ static SUBS: &[Sub] = &[
             "Refused if another device does not have everything the device has. With -f the device is marked as faulted, which zpool clear takes back. With -t the state ends with the next import.",
             "--power is not available in this version.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -331,7 +334,7 @@ static SUBS: &[Sub] = &[
             "A pool that is imported read-only is refused.",
             "-F and --power are not available in this version.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -362,7 +365,7 @@ static SUBS: &[Sub] = &[
             "With -s it is filled in order of place instead, which is possible on mirrors and needs the feature device_rebuild. Checksums are not looked at then; when it has ended a scrub begins that does. As long as it runs, no other device may be attached or replaced without -s, and as long as a resilver runs none with it.",
             "Attaching to a raidz vdev is not available in this version.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -374,7 +377,7 @@ static SUBS: &[Sub] = &[
         text: &[
             "device leaves its mirror, or the replacement it takes part in, which ends it. Refused if no other device has everything it has. Its labels are wiped.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {
@@ -393,7 +396,7 @@ static SUBS: &[Sub] = &[
             "A distributed spare of the draid vdev of device may be named as well: draid2-0-1 is the second spare of vdev 0 with parity 2. It stands in until the device was replaced.",
             "With -s the new device is filled in order of place, which is possible on mirrors and draid vdevs and needs the feature device_rebuild. Checksums are not looked at then; when it has ended a scrub begins that does. As long as it runs, no other device may be attached or replaced without -s, and as long as a resilver runs none with it.",
         ],
-        complete: Complete::Pools,
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     later(

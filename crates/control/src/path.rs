@@ -192,14 +192,33 @@ pub fn check_dir(socket: &Path) -> Result<(), ApiError> {
             dir.display()
         ),
     )
-    .hint(format!(
-        "Remove it, or set {SOCKET_VARIABLE} to a path in a directory you own."
-    )))
+    .hint(format!("{}{SOCKET_VARIABLE} to a path in a directory you own.", {
+        // Others' files may be in a directory that is not the daemon's alone.
+        let name = dir.file_name().and_then(|n| n.to_str());
+        match name.is_some_and(|n| n.starts_with("zfs-fuse")) {
+            true => "Remove it, or set ",
+            false => "Set ",
+        }
+    })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_directory_of_the_daemon_is_to_be_removed() {
+        let top = std::env::temp_dir().join(format!("zt-open-{}", std::process::id()));
+        for (name, advice) in [("zfs-fuse-7", "Remove it, or set "), ("shared", "Set ")] {
+            let dir = top.join(name);
+            fs::create_dir_all(&dir).unwrap();
+            fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+            let refused = check_dir(&dir.join("control.sock")).unwrap_err();
+            let hint = refused.hint.unwrap();
+            assert!(hint.starts_with(advice), "{name}: {hint}");
+        }
+        fs::remove_dir_all(&top).unwrap();
+    }
 
     #[test]
     fn places() {

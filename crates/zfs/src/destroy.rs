@@ -1,10 +1,10 @@
 //! `zfs destroy`.
 
-use crate::{common, confirm};
+use crate::common;
 use api::{DatasetDestroy, Destroyed, Reply, Request};
 use base::sizes::nice;
 use cli::names::{self, Want};
-use cli::{Cx, Fail, Outcome, Parsed};
+use cli::{confirm, Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 
 pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {

@@ -1,6 +1,7 @@
 //! `zfs diff`.
 
 use api::{Bytes, Change, ChangeKind, Reply, Request};
+use cli::colour::{self, Colour};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
@@ -12,6 +13,7 @@ struct Style {
     scripted: bool,
     time: bool,
     plain: bool,
+    painted: bool,
 }
 
 impl Style {
@@ -27,7 +29,27 @@ impl Style {
         }
     }
 
+    /// The line as it is printed.
     fn line(&self, c: &Change) -> Vec<u8> {
+        let mut line = self.plain_line(c);
+        if self.painted && line.pop().is_some() {
+            let colour = match c.what {
+                ChangeKind::Removed => Colour::Red,
+                ChangeKind::Created => Colour::Green,
+                ChangeKind::Renamed => Colour::Blue,
+                ChangeKind::Modified | ChangeKind::Links(_) => Colour::Yellow,
+            };
+            // Before and behind the bytes, which need not be text.
+            let paint = colour::paint(colour, "\n");
+            let (before, after) = paint.split_once('\n').unwrap_or_default();
+            line.splice(0..0, before.bytes());
+            line.extend_from_slice(after.as_bytes());
+            line.push(b'\n');
+        }
+        line
+    }
+
+    fn plain_line(&self, c: &Change) -> Vec<u8> {
         let mut out = Vec::new();
         if self.time {
             let (seconds, nanoseconds) = c.ctime;
@@ -115,6 +137,7 @@ pub fn diff(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         scripted: args.has("H"),
         time: args.has("t"),
         plain: args.has("h"),
+        painted: cx.wants_colour(),
     };
     let mut written = Ok(());
     let mut wrong = None;

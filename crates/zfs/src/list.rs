@@ -117,7 +117,12 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         return Ok(i32::from(failed));
     }
     let text = render(&found, &want, args.has("H"), exact, cx);
-    write!(cx.out, "{text}")?;
+    let header = !args.has("H") && cx.wants_colour();
+    write!(
+        cx.out,
+        "{}",
+        cli::colour::headings(&text, usize::from(header))
+    )?;
     Ok(i32::from(failed))
 }
 

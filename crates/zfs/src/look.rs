@@ -274,10 +274,12 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         length: number("l")?,
     };
     cx.out.flush()?;
-    let file = match place.filter(|p| p != "-") {
+    let place = place.filter(|p| p != "-");
+    let to_pipe = place.is_none();
+    let file = match place {
         Some(p) => File::create(&p)
             .map_err(|e| Fail::Error(format!("cannot create '{p}': {}", base::io_text(&e))))?,
-        None if cx.tty => {
+        None if cx.rows.is_some() => {
             return Err(Fail::Error(
                 "volumes are not written to a terminal; name a file or redirect the output".into(),
             ))
@@ -297,6 +299,8 @@ pub fn read(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     match answer {
         Ok(Reply::Done) => Ok(0),
         Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        // `zfs read … | head`: nobody misses the rest.
+        Err(_) if to_pipe && cli::run::nobody_reads() => Ok(1),
         Err(e) => Err(cx.fail(&e, "read", &volume)),
     }
 }

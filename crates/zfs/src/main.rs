@@ -4,7 +4,6 @@
 mod allow;
 mod change;
 mod common;
-mod confirm;
 mod create;
 mod destroy;
 mod diff;

@@ -39,10 +39,12 @@ fn excluded(args: &Parsed, props: &api::Props) -> Result<Vec<String>, Fail> {
             "cannot receive: invalid property '{n}'"
         )));
     }
+    // The size of a volume is in its data; to leave the property out changes nothing.
+    let left_out = exclude.iter().filter(|n| *n != "volsize");
     let wrong = props
         .iter()
         .map(|(n, _)| n)
-        .chain(&exclude)
+        .chain(left_out)
         .find(|n| REFUSED.contains(&n.as_str()));
     if let Some(n) = wrong {
         return Err(Fail::Error(format!(

@@ -374,6 +374,10 @@ fn send_stream(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         let text = format!("warning: cannot send '{what}': {}", base::io_text(&e));
         ApiError::sentence(base::Error::from(e).kind, text)
     });
+    if sent.is_err() && cli::run::nobody_reads() {
+        // `zfs send … | head`: nobody misses the rest.
+        return Ok(1);
+    }
     let plan = answer(sent, &what, cx)?;
     warn(&plan, cx)?;
     Ok(i32::from(plan.failed))

@@ -1,10 +1,10 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `bookmark`, `hold`, `release`.
 
-use crate::{common, confirm};
+use crate::common;
 use api::{DatasetClone, Holding, Reply, Request, Rollback, SnapshotCreate};
 use base::Kind;
 use cli::names::{self, Want};
-use cli::{Cx, Fail, Outcome, Parsed};
+use cli::{confirm, Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 
 /// A name that must be that of something of a kind that is there: `cannot open 'NAME': why not`.

@@ -142,6 +142,8 @@ pub fn iostat(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             let title = if wanted.is_empty() { "pool" } else { "vdev" };
             let text = render(&rows, &look, due, title, now.len());
             rows_since_header = if due { 0 } else { rows_since_header } + rows.len();
+            let header = due && mode == Mode::Normal && !look.scripted && cx.wants_colour();
+            let text = cli::colour::headings(&text, if header { 2 } else { 0 });
             write!(cx.out, "{text}")?;
             reports += 1;
         }

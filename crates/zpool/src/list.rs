@@ -89,6 +89,8 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                 },
                 cx,
             );
+            let header = reports == 0 && !args.has("H") && cx.wants_colour();
+            let text = cli::colour::headings(&text, usize::from(header));
             write!(cx.out, "{text}")?;
         }
         reports += 1;

@@ -3,7 +3,7 @@
 use crate::common;
 use api::{HistoryRecord, PoolGet, Reply, Request};
 use base::sizes::nice;
-use cli::{time, Cx, Fail, Outcome, Parsed};
+use cli::{confirm, time, Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 use tz::TimeZone;
 
@@ -16,6 +16,13 @@ pub fn version(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 
 pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let pool = common::one(args, "pool argument")?;
+    if !args.has("yes") && confirm::is_asked(cx) {
+        confirm::ask(
+            "The pool and all in it will be destroyed:",
+            &[pool.clone()],
+            cx,
+        )?;
+    }
     let request = Request::PoolDestroy {
         pool: pool.clone(),
         force: args.has("f"),
@@ -452,7 +459,13 @@ mod tests {
         assert_eq!(run("trim -q tank", &mut fake).0, 2);
         let (status, _, err) = run("frobnicate", &mut fake);
         assert_eq!(status, 2);
-        assert!(err.starts_with("unrecognized command 'frobnicate'\nusage: zpool command"));
+        let want = "unrecognized command 'frobnicate'\nrun 'zpool help' for a list of commands\n";
+        assert_eq!(err, want);
+        let (status, _, err) = run("snapshot tank@a", &mut fake);
+        assert_eq!(status, 2);
+        assert!(err.contains("did you mean 'zfs snapshot'?"), "{err}");
+        let (_, _, err) = run("set", &mut fake);
+        assert!(err.contains("The following properties are supported:"));
         let (status, _, err) = run("", &mut fake);
         assert_eq!(status, 2);
         assert!(err.starts_with("missing command\nusage: zpool"));

@@ -1,5 +1,6 @@
 //! `zpool status`.
 
+mod colour;
 mod error_scrub;
 pub mod json;
 mod scan_lines;
@@ -20,6 +21,7 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let json = common::json_style(args)?;
     let mut names = args.operands.clone();
     let repeat = cli::run::take_repeat(&mut names)?;
+    say_what_is_missing(args, cx)?;
     let scripts = Scripts::of(args, cx)?;
     if scripts.is_some() && json.is_some() {
         return Err(Fail::Usage("-c and -j exclude each other".into()));
@@ -71,7 +73,10 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                     writeln!(cx.out)?;
                 }
                 first = false;
-                let text = render(pool, &reason, &look, &cx.zone);
+                let mut text = render(pool, &reason, &look, &cx.zone);
+                if cx.wants_colour() {
+                    text = colour::painted(&text);
+                }
                 write!(cx.out, "{text}")?;
             }
             if pools.is_empty() && !failed {
@@ -89,6 +94,33 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             _ => return Ok(status),
         }
     }
+}
+
+/// Options whose part of the report is missing: the rest is printed all the same.
+fn say_what_is_missing(args: &Parsed, cx: &mut Cx<'_>) -> Result<(), Fail> {
+    for (given, what) in [
+        (
+            args.has("D"),
+            "-D: statistics of deduplication are not shown in this version (zdb -D shows them)",
+        ),
+        (
+            args.has("t"),
+            "-t: the trim state of devices is not shown in this version, which does not trim",
+        ),
+        (
+            args.has("i"),
+            "-i: the initialization state of devices is not shown in this version, which does not initialize",
+        ),
+        (
+            args.has("d"),
+            "-d: there are no Direct I/O verify errors here: the daemon writes from its own memory",
+        ),
+    ] {
+        if given {
+            cx.say(&format!("zpool status {what}"))?;
+        }
+    }
+    Ok(())
 }
 
 pub struct Look {
@@ -819,6 +851,21 @@ config:\n\n\
         assert!(out.ends_with(
             "errors: Permanent errors have been detected in the following files:\n\n        /tank/a\n        tank/x:<0x7>\n"
         ));
+    }
+
+    #[test]
+    fn options_whose_part_is_missing_print_the_rest() {
+        let mut fake = Fake::with(vec![sample("tank")]);
+        let plain = run("status", &mut fake).1;
+        for option in ["D", "t", "i", "d"] {
+            let (status, out, err) = run(&format!("status -{option} tank"), &mut fake);
+            assert_eq!((status, &out), (0, &plain), "{option}");
+            let begin = format!("zpool status -{option}: ");
+            assert!(err.starts_with(&begin) && err.lines().count() == 1, "{err}");
+        }
+        let (status, out, err) = run("status -DtidL", &mut fake);
+        assert_eq!((status, err.lines().count()), (0, 4), "{err}");
+        assert!(out.starts_with("  pool: tank"));
     }
 
     #[test]

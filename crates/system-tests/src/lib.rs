@@ -18,7 +18,7 @@ pub mod tree;
 
 pub use faulty_disks::FaultyDisks;
 pub use group::Group;
-pub use rig::{is_root, signal, until, users_can_mount, wait, Rig, Said};
+pub use rig::{is_root, on_terminal, signal, until, users_can_mount, wait, Rig, Said};
 
 /// A number from the environment, or the default.
 pub fn number(variable: &str, default: u64) -> u64 {

@@ -386,6 +386,16 @@ impl Rig {
         said
     }
 
+    /// A command of the rig's user with a terminal for its standard streams, as somebody runs it by hand or in tmux. Its
+    /// complaint is in its output.
+    pub fn try_on_terminal<S: AsRef<OsStr>>(&self, program: &str, args: &[S]) -> Said {
+        let mut words = vec![quoted(OsStr::new(program))];
+        words.extend(args.iter().map(|a| quoted(a.as_ref())));
+        let mut said = self.try_run("script", &["-qec", &words.join(" "), "/dev/null"]);
+        said.out = said.out.replace("\r\n", "\n");
+        said
+    }
+
     pub fn zpool(&self, args: &[&str]) -> String {
         self.explain(self.try_run("zpool", args))
     }
@@ -663,6 +673,30 @@ impl Rig {
             }
         }
     }
+}
+
+/// A word that a shell takes as it is.
+fn quoted(word: &OsStr) -> String {
+    format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"))
+}
+
+/// The same command with a terminal for its standard streams. Its environment and folder are those of `command`; a new
+/// session, so a new process group, runs it.
+pub fn on_terminal(command: &Command) -> Command {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line: Vec<String> = words.map(quoted).collect();
+    let mut c = Command::new("script");
+    c.args(["-qec", &line.join(" "), "/dev/null"]);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => c.env(name, value),
+            None => c.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        c.current_dir(dir);
+    }
+    c
 }
 
 /// Sends a signal.

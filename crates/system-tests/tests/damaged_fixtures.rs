@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use system_tests::Rig;
+use system_tests::{until, Rig};
 use testkit::{fixture, or_skip, OpenZfs};
 
 const RECORD: u64 = 128 << 10;
@@ -192,6 +192,63 @@ fn exactly(path: &Path, from: u64, len: u64) {
     if end < size {
         assert_eq!(read_at(&file, end, 1 << 20), Ok((size - end) as usize));
     }
+}
+
+/// What is damaged is named as long as somebody has it: a file, then its snapshot, then a clone that was promoted.
+#[test]
+fn damage_that_is_gone_is_no_longer_listed() {
+    let Some(c) = Case::new("damage-one-block") else {
+        return;
+    };
+    c.import(&[]);
+    let bad = unreadable(&c);
+    let data = c.manifest["expect"]["unreadable"][0]["dataset"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    c.read_all();
+    let status = || {
+        c.rig.zpool(&["sync", &c.pool]);
+        c.rig.zpool(&["status", "-v", &c.pool])
+    };
+    let before = status();
+    assert!(!before.contains("No known data errors"), "{before}");
+    // Snapshots that the fixture brought would keep it.
+    let snaps = c
+        .rig
+        .zfs(&["list", "-Hr", "-t", "snapshot", "-o", "name", &c.pool]);
+    for s in snaps.lines() {
+        c.rig.try_run("zfs", &["destroy", "-R", s]);
+    }
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+    c.rig.zfs(&["snapshot", &format!("{data}@held")]);
+    for (path, _, _) in &bad {
+        fs::remove_file(path).unwrap();
+    }
+    // Files are freed in the background.
+    let listed = |seen: &str| bad.iter().any(|b| seen.contains(b.0.to_str().unwrap()));
+    until("the files are freed", || !listed(&status()));
+    let seen = status();
+    for (path, _, _) in &bad {
+        assert!(seen.contains(&format!("{data}@held:")), "{seen}");
+        assert!(seen.contains(&name(path)), "{seen}");
+    }
+    // The snapshot goes over to the clone, and what it was of goes.
+    let clone = format!("{}/heir", c.pool);
+    c.rig.zfs(&["clone", &format!("{data}@held"), &clone]);
+    c.rig.zfs(&["promote", &clone]);
+    c.rig.zfs(&["destroy", "-r", &data]);
+    let seen = status();
+    assert!(seen.contains(&format!("{clone}@held:")), "{seen}");
+    c.rig.zfs(&["destroy", "-r", &clone]);
+    let seen = status();
+    assert!(seen.contains("errors: No known data errors"), "{seen}");
+    let seen = c.rig.zpool(&["status", "-x", &c.pool]);
+    assert!(!seen.contains("ZFS-8000-8A"), "{seen}");
+    c.export();
+    c.import(&[]);
+    assert!(status().contains("errors: No known data errors"));
+    c.export();
 }
 
 #[test]

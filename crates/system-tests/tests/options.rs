@@ -198,7 +198,10 @@ fn mount_of_the_system_mounts_and_remounts_through_the_helper() {
     std::os::unix::fs::symlink("zfs", bin.join("mount.fuse.zfs")).unwrap();
     // As mount(8) calls it, with the options it takes from the table of mounts.
     let helper = |args: &[&str]| rig.try_run("mount.fuse.zfs", args);
-    helper(&["tank/old", &there, "-o", "rw,noatime"]).ok();
+    // A line of /etc/fstab has options for mount(8) and systemd, too.
+    let fstab =
+        "rw,noatime,nofail,users,silent,quiet,mand,_netdev,x-systemd.requires=zfs-fuse.service";
+    helper(&["tank/old", &there, "-o", fstab]).ok();
     assert!(shown(&there).contains(&"noatime".to_string()));
     let options = "ro,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount";
     helper(&["tank", &at, "-o", options, "-t", "fuse.zfs"]).ok();

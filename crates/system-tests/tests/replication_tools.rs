@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use system_tests::tree::{assert_same, describe, Description, Kinds};
-use system_tests::{tree, until, wait, Rig};
+use system_tests::{on_terminal, tree, until, wait, Rig};
 use testkit::or_skip;
 use testkit::packages::{self, Set};
 
@@ -74,7 +74,7 @@ fn change(rig: &Rig, step: u64) {
     rig.zfs(&["snapshot", "-r", &format!("tank/src@s{step}")]);
 }
 
-/// Runs a tool; `cut`: with the `zfs` that kills it.
+/// Runs a tool; `cut`: with the `zfs` that kills it. Otherwise it has a terminal, as if somebody ran it by hand.
 fn run(mut tool: Command, cut: Option<&Path>) -> (ExitStatus, String) {
     if let Some(dir) = cut {
         let mut path = dir.as_os_str().to_owned();
@@ -85,6 +85,9 @@ fn run(mut tool: Command, cut: Option<&Path>) -> (ExitStatus, String) {
         path.push(":");
         path.push(old.unwrap_or_default());
         tool.env("PATH", path);
+    }
+    if cut.is_none() {
+        tool = on_terminal(&tool);
     }
     let log = std::env::temp_dir().join(format!("tool-{}", std::process::id()));
     let file = fs::File::create(&log).unwrap();

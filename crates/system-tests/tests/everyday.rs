@@ -181,7 +181,7 @@ fn a_pool_of_another_daemon_is_not_listed_for_import() {
     other.try_run("zpool", &taken).fails(1);
     rig.zpool(&["export", "tank"]);
     let said = list();
-    assert!(said.out.contains("   pool: tank\n"), "{said}");
+    assert!(said.out.contains("  pool: tank\n"), "{said}");
     other.stop();
 }
 

@@ -43,6 +43,16 @@ struct Opened {
 impl Opened {
     fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
+        Opened::replayed(pool, ds, &set, props).inspect_err(|_| pool.close_dataset(ds.object()))
+    }
+
+    /// The file system in an open set, with nothing left in its log.
+    fn replayed(
+        pool: &Arc<Pool>,
+        ds: &Arc<Dataset>,
+        set: &Arc<OpenSet>,
+        props: Props,
+    ) -> Result<Opened> {
         // What is mounted read-only stays as it is, so that a replica takes the next increment.
         if !props.readonly {
             match pool.complete_accounting(ds, &set.os) {
@@ -52,7 +62,7 @@ impl Opened {
                         ds.full_name()
                     );
                 }
-                done => done.inspect_err(|_| pool.close_dataset(ds.object()))?,
+                done => done?,
             }
         }
         let intent = set
@@ -82,9 +92,17 @@ impl Opened {
             },
         )?;
         if let Some(zil) = set.zil() {
-            zfs.replay_log(zil).map_err(|e| e.context(ds.full_name()))?;
+            zfs.replay_log(zil).map_err(|e| {
+                // What was replayed so far is on disk before anybody opens the log once more.
+                let synced = pool.sync();
+                synced.err().unwrap_or(e).context(ds.full_name())
+            })?;
         }
-        Ok(Opened { zfs, set, intent })
+        Ok(Opened {
+            zfs,
+            set: set.clone(),
+            intent,
+        })
     }
 
     /// Frees what was unlinked but open when the file system was last in use. Whoever keeps such

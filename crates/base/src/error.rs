@@ -275,6 +275,28 @@ impl Error {
         matches!(self.kind, Kind::Io | Kind::Checksum | Kind::Damaged)
     }
 
+    /// Whether it says that what was read is not what belongs there. Reading once more gives the same; with
+    /// [`Kind::Io`] that is open.
+    pub fn is_wrong_content(&self) -> bool {
+        matches!(self.kind, Kind::Checksum | Kind::Damaged)
+    }
+
+    /// Whether the same may succeed later, when a device, room or memory is there again. What was not done
+    /// because of it must not be given up.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Io
+                | Kind::NoDevice
+                | Kind::NoSpace
+                | Kind::Quota
+                | Kind::Suspended
+                | Kind::NoMemory
+                | Kind::Again
+                | Kind::Interrupted
+        )
+    }
+
     /// The whole sentence, if there is one.
     pub fn what(&self) -> Option<&str> {
         self.what.as_ref().map(|w| &*w.text)

@@ -100,10 +100,16 @@ pub enum Mutation {
     ChangesUnseen,
     /// A block that stays where it is, since the same bytes were written, is freed.
     KeptBlockFreed,
+    /// A block of a log that its device does not read counts as the end of the log.
+    ErrorEndsLog,
+    /// One damaged file system keeps the pool from being imported.
+    DamageRefusesImport,
+    /// A record that a device keeps from being replayed is left out, and the log given up.
+    ReplayDropsUnread,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 48] = [
+pub const MUTATIONS: [Mutation; 51] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -152,6 +158,9 @@ pub const MUTATIONS: [Mutation; 48] = [
     Mutation::RawBaseUnchecked,
     Mutation::ChangesUnseen,
     Mutation::KeptBlockFreed,
+    Mutation::ErrorEndsLog,
+    Mutation::ReplayDropsUnread,
+    Mutation::DamageRefusesImport,
 ];
 
 #[cfg(feature = "mutations")]

@@ -185,22 +185,41 @@ impl Dir {
 
     /// Child directories in order of name; hidden ones are left out.
     pub fn children(self: &Arc<Self>) -> Result<Vec<Arc<Dir>>> {
+        self.children_past(&mut |_, e| Err(e))
+    }
+
+    /// Like [`Dir::children`]: `lost` gets the name of each child that cannot be opened, or the name of the
+    /// directory itself if its list is damaged, and why. The others are returned, unless `lost` fails.
+    pub fn children_past(
+        self: &Arc<Self>,
+        lost: &mut dyn FnMut(&str, Error) -> Result<()>,
+    ) -> Result<Vec<Arc<Dir>>> {
+        let mut out = Vec::new();
+        let map = match self.children_zap() {
+            Ok(map) => map,
+            Err(_) if self.dn.is_freed() => return Ok(out),
+            Err(e) => return lost(&self.full_name(), e).map(|()| out),
+        };
         let mut list = Vec::new();
-        let map = self.children_zap()?;
         for e in Zap::new(&map).iter() {
-            let e = e?;
-            let name = e.text();
-            if !is_hidden(&name) {
-                list.push((name, e.value.to_u64()?));
+            match e.and_then(|e| Ok((e.text(), e.value.to_u64()?))) {
+                Ok((name, object)) if !is_hidden(&name) => list.push((name, object)),
+                Ok(_) => {}
+                Err(e) => {
+                    lost(&self.full_name(), e)?;
+                    break;
+                }
             }
         }
         list.sort();
-        list.into_iter()
-            .filter_map(|(name, o)| {
-                let open = || self.core.dir_named(o, &name, self);
-                listed(&map, &name, o, open).transpose()
-            })
-            .collect()
+        for (name, o) in list {
+            let open = || self.core.dir_named(o, &name, self);
+            match listed(&map, &name, o, open) {
+                Ok(child) => out.extend(child),
+                Err(e) => lost(&format!("{}/{name}", self.full_name()), e)?,
+            }
+        }
+        Ok(out)
     }
 
     /// Whether a child of that name exists (hidden ones count).
@@ -491,10 +510,27 @@ impl Dsl {
 
     /// Calls `f` with a directory and all below it, parents first, siblings in order of name.
     pub fn walk(&self, from: &Arc<Dir>, f: &mut dyn FnMut(&Arc<Dir>) -> Result<()>) -> Result<()> {
+        self.walk_past(from, f, &mut |_, e| Err(e))
+    }
+
+    /// Like [`Dsl::walk`], past what cannot be read: `lost` gets the name of each directory that `f` fails
+    /// for, that cannot be opened, or whose list of children is damaged, and why. The walk goes on with the
+    /// others, unless `lost` fails.
+    pub fn walk_past(
+        &self,
+        from: &Arc<Dir>,
+        f: &mut dyn FnMut(&Arc<Dir>) -> Result<()>,
+        lost: &mut dyn FnMut(&str, Error) -> Result<()>,
+    ) -> Result<()> {
         let mut stack = vec![from.clone()];
         while let Some(d) = stack.pop() {
-            let mut c = match f(&d).and_then(|()| d.children()) {
+            match f(&d) {
                 // Destroyed meanwhile.
+                Err(_) if d.dn.is_freed() => continue,
+                Err(e) => lost(&d.full_name(), e)?,
+                Ok(()) => {}
+            }
+            let mut c = match d.children_past(lost) {
                 Err(_) if d.dn.is_freed() => continue,
                 children => children?,
             };

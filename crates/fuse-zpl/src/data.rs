@@ -195,6 +195,7 @@ impl Adapter {
             append: false,
             sync: !args.cached && args.open_flags & O_DSYNC != 0,
             kill_suidgid: args.kill_suidgid,
+            most: None,
             cached: args.cached,
         };
         let done = zfs.write(&z, offset, data, opts);

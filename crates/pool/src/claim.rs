@@ -2,9 +2,11 @@
 
 use crate::logstore::Store;
 use crate::Pool;
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
-use base::{Result, Txg};
+use base::{Error, Kind, Result, Txg};
 use disk::dsl::BpobjPhys;
+use dmu::{Damage, Objset, Tx};
 use dsl::{Bpobj, Dataset};
 use std::sync::Arc;
 use zil::Header;
@@ -13,66 +15,165 @@ use zio::ReadSpec;
 /// Root blocks of datasets that an import reads at once.
 const ROOTS_AHEAD: usize = 64;
 
+/// What the claims of a pool have found.
+#[derive(Default)]
+struct Found {
+    /// Highest birth of a claimed block.
+    highest: Txg,
+    /// Volumes whose logs are to be replayed.
+    logged: Vec<Arc<Dataset>>,
+    /// Datasets that cannot be read.
+    unreadable: Vec<(String, Error)>,
+}
+
 impl Pool {
-    /// The first txg: claims what the intent logs hold (pool format §26.3). An early task, so that nothing in syncing
-    /// context can allocate their places before.
-    pub(crate) fn claim_logs(self: &Arc<Self>) -> Result<()> {
+    /// Reads all that [`Pool::claim_logs`] and what follows it will read, and writes nothing: an import that is
+    /// refused leaves the devices as they are.
+    ///
+    /// Errors: those of devices. What a log holds may be there when they are read again.
+    pub(crate) fn rehearse_claims(self: &Arc<Self>) -> Result<()> {
         let first = self.first_txg;
-        let (highest, logged) = self.early_task(move |pool, tx| {
-            let mut highest = Txg::NONE;
-            let mut logged = Vec::new();
-            pool.each_head(&mut |ds| {
-                // That some are old is to be known.
-                ds.dir().has_old_keys()?;
-                let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
-                let mut header = Header::decode(&os.zil_header())?;
-                let store = Store::for_claim(pool.me()?, os.clone());
-                if !pool.checkpoint_txg.is_none()
-                    && header.claim_txg.is_none()
-                    && !header.log.is_hole()
-                {
-                    // What was logged after the checkpoint is not part of it.
-                    pool.drop_log(&store, &header, tx.txg())?;
-                    os.set_zil_header(tx, Header::default().encode());
-                    return Ok(());
-                }
-                let c = zil::claim(&store, &mut header, first)
-                    .map_err(|e| e.context(format!("intent log of {}", ds.full_name())))?;
-                if c.changed {
-                    os.set_zil_header(tx, header.encode());
-                }
-                highest = highest.max(c.max_birth);
-                if os.os_type() == disk::os_type::ZVOL && header.flags & zil::FLAG_REPLAY != 0 {
-                    logged.push(ds);
-                }
-                Ok(())
-            })?;
-            Ok((highest, logged))
+        self.each_log(true, &mut |_, store, header, _| {
+            let mut header = *header;
+            zil::claim(store, &mut header, first).map(|_| ())
         })?;
-        *self.logged.acquire() = logged;
+        if let Some(object) = self.directory("sync_bplist")? {
+            Bpobj::open(&self.mos, object)?;
+        }
+        Ok(())
+    }
+
+    /// The first txg: claims what the intent logs hold (pool format §26.3). An early task, so that nothing in syncing
+    /// context can allocate their places before. Datasets that are damaged are left out and told by
+    /// [`Pool::unreadable_datasets`].
+    pub(crate) fn claim_logs(self: &Arc<Self>) -> Result<()> {
+        let found = self.early_task(move |pool, tx| {
+            let me = pool.me()?;
+            // Half of the claims must not reach the disk: the next import would take the others' blocks for
+            // allocated.
+            me.claim_all(tx)
+                .inspect_err(|e| pool.stop_for_good(e.clone()))
+        });
+        let found = found.map_err(|e| self.stopped().unwrap_or(e))?;
+        *self.logged.acquire() = found.logged;
+        *self.unreadable.acquire() = found.unreadable;
         // Claimed blocks may have been born in txgs that never reached the disk: births must not
-        // be ahead of the pool.
-        while self.dmu.synced_txg() < highest {
+        // be ahead of the pool. They are few: a block that claims to be much younger is not claimed.
+        while self.dmu.synced_txg() < found.highest {
             self.force_group()?;
         }
         Ok(())
     }
 
+    fn claim_all(self: &Arc<Self>, tx: &Tx) -> Result<Found> {
+        let first = self.first_txg;
+        let mut found = Found::default();
+        let unreadable = self.each_log(false, &mut |ds, store, header, os| {
+            let mut header = *header;
+            if !self.checkpoint_txg.is_none() && header.claim_txg.is_none() && !header.log.is_hole()
+            {
+                // What was logged after the checkpoint is not part of it.
+                self.drop_log(store, &header, tx.txg())?;
+                os.set_zil_header(tx, Header::default().encode());
+                return Ok(());
+            }
+            let c = zil::claim(store, &mut header, first)?;
+            if c.changed {
+                os.set_zil_header(tx, header.encode());
+            }
+            if let Some(why) = c.cut {
+                let (name, last) = (ds.full_name(), header.claim_lr_seq);
+                tracing::warn!("intent log of {name}: what follows record {last} is lost: {why}");
+            }
+            found.highest = found.highest.max(c.max_birth);
+            if os.os_type() == disk::os_type::ZVOL && header.flags & zil::FLAG_REPLAY != 0 {
+                found.logged.push(ds.clone());
+            }
+            Ok(())
+        })?;
+        for (name, e) in &unreadable {
+            tracing::warn!("{name} is damaged and is left as it is: {e}");
+        }
+        found.unreadable = unreadable;
+        Ok(found)
+    }
+
+    /// Hands on the log of every file system and volume, with its header. `look`: nothing is written. Returns the
+    /// datasets that are damaged.
+    ///
+    /// Errors: those of devices, about which nobody knows what they hide.
+    fn each_log(
+        self: &Arc<Self>,
+        look: bool,
+        f: &mut dyn FnMut(&Arc<Dataset>, &Store, &Header, &Arc<Objset>) -> Result<()>,
+    ) -> Result<Vec<(String, Error)>> {
+        let mut unreadable = Vec::new();
+        let claim = &mut |ds: Arc<Dataset>| {
+            // That some are old is to be known.
+            ds.dir().has_old_keys()?;
+            let os = ds.open_objset(self.own_policy(&ds)?, look)?;
+            let header = Header::decode(&os.zil_header())?;
+            let store = match look {
+                true => Store::to_look(self.me()?, os.clone()),
+                false => Store::for_claim(self.me()?, os.clone()),
+            };
+            f(&ds, &store, &header, &os)
+                .map_err(|e| e.context(format!("intent log of {}", ds.full_name())))
+        };
+        self.each_head(claim, &mut |name, head, e| {
+            let damaged = e.is_wrong_content() || e.kind == Kind::NotFound;
+            if !damaged || mutated(Mutation::DamageRefusesImport) {
+                return Err(e.context(name));
+            }
+            head.into_iter().for_each(|ds| self.note_root(ds));
+            unreadable.push((name.to_string(), e));
+            Ok(())
+        })?;
+        Ok(unreadable)
+    }
+
+    /// Takes down the root block of a dataset, if it is that which is damaged.
+    fn note_root(&self, ds: &Dataset) {
+        let root = ds.phys().bp;
+        if self.zio.read(&root).is_err_and(|e| e.is_wrong_content()) {
+            self.note_damage(&Damage {
+                objset: ds.object(),
+                object: 0,
+                level: -1,
+                blkid: 0,
+                birth: root.physical_birth(),
+            });
+        }
+    }
+
     /// Hands every file system and volume that has an object set on to `f`. Their root blocks are read
     /// many at a time: one by one, a pool of many datasets would wait for a device as many times.
-    pub(crate) fn each_head(&self, f: &mut dyn FnMut(Arc<Dataset>) -> Result<()>) -> Result<()> {
+    ///
+    /// What cannot be read goes to `lost`: name, head if that is known, and why. The others follow unless
+    /// that fails.
+    pub(crate) fn each_head(
+        &self,
+        f: &mut dyn FnMut(Arc<Dataset>) -> Result<()>,
+        lost: &mut dyn FnMut(&str, Option<&Dataset>, Error) -> Result<()>,
+    ) -> Result<()> {
         let mut heads = Vec::new();
-        self.dsl.walk(&self.dsl.root()?, &mut |d| {
+        let collect = &mut |d: &Arc<dsl::Dir>| {
             if d.phys().head_dataset_obj != 0 {
                 heads.push(d.head()?);
             }
             Ok(())
-        })?;
+        };
+        self.dsl
+            .walk_past(&self.dsl.root()?, collect, &mut |name, e| {
+                lost(name, None, e)
+            })?;
         heads.retain(|ds| !ds.phys().bp.is_hole());
         for some in heads.chunks(ROOTS_AHEAD) {
             let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
             self.zio.read_ahead(&roots, &ReadSpec::default());
-            some.iter().try_for_each(|ds| f(ds.clone()))?;
+            for ds in some {
+                f(ds.clone()).or_else(|e| lost(&ds.full_name(), Some(ds), e))?;
+            }
         }
         Ok(())
     }

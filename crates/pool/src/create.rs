@@ -207,6 +207,7 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
         uberblock: Uberblock::default(),
         first_txg: Txg::INITIAL,
         first_group: Txg::INITIAL,
+        missing_log: false,
         rewound: None,
         deferred_frees: 0,
         dtls: HashMap::new(),

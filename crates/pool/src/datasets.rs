@@ -50,7 +50,22 @@ pub fn prop_number(ds: &Dataset, name: &str) -> Result<u64> {
             return Ok(n);
         }
     }
-    Ok(p.default.value().and_then(|v| v.number()).unwrap_or(0))
+    Ok(default_number(name))
+}
+
+/// The same for work of the pool itself, which a damaged dataset must not stop: the default stands for what is damaged.
+/// Nobody can use the dataset in another way, since it cannot be mounted.
+pub(crate) fn own_number(ds: &Dataset, name: &str) -> Result<u64> {
+    match prop_number(ds, name) {
+        Err(e) if e.is_wrong_content() => Ok(default_number(name)),
+        found => found,
+    }
+}
+
+/// A native property's number where nobody has set it.
+fn default_number(name: &str) -> u64 {
+    let default = disk::props::dataset(name).and_then(|p| p.default.value());
+    default.and_then(|v| v.number()).unwrap_or(0)
 }
 
 impl Pool {
@@ -64,9 +79,17 @@ impl Pool {
 
     /// How blocks of a dataset are written, from its properties.
     pub fn write_policy(&self, ds: &Dataset) -> Result<WritePolicy> {
+        self.policy(&|name| prop_number(ds, name))
+    }
+
+    /// The same for work of the pool itself: properties that are damaged have their defaults.
+    pub(crate) fn own_policy(&self, ds: &Dataset) -> Result<WritePolicy> {
+        self.policy(&|name| own_number(ds, name))
+    }
+
+    fn policy(&self, num: &dyn Fn(&str) -> Result<u64>) -> Result<WritePolicy> {
         let version = self.version();
         let f = self.features();
-        let num = |name: &str| prop_number(ds, name);
         let lz4 = f.is_active(guid::LZ4_COMPRESS);
         let (alg, level) =
             compress::from_property(num("compression")?).unwrap_or((Compression::ON, 0));
@@ -151,17 +174,18 @@ impl Pool {
     /// Errors: the tree of datasets cannot be read.
     pub fn unplayed_logs(&self) -> Result<Vec<String>> {
         let mut out = Vec::new();
-        self.each_head(&mut |ds| {
+        let find = &mut |ds: Arc<Dataset>| {
             if self.is_unplayed(&ds).unwrap_or(false) {
                 out.push(ds.full_name());
             }
             Ok(())
-        })?;
+        };
+        self.each_head(find, &mut |_, _, _| Ok(()))?;
         Ok(out)
     }
 
     fn is_unplayed(&self, ds: &Arc<Dataset>) -> Result<bool> {
-        let os = ds.open_objset(self.write_policy(ds)?, true)?;
+        let os = ds.open_objset(self.own_policy(ds)?, true)?;
         let header = Header::decode(&os.zil_header())?;
         if header.log.is_hole() {
             return Ok(false);

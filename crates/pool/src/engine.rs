@@ -132,6 +132,8 @@ pub(crate) struct Parts {
     pub first_txg: Txg,
     /// First txg that is written; later than `first_txg` after going back to an older state.
     pub first_group: Txg,
+    /// Intent logs that cannot be read are given up.
+    pub missing_log: bool,
     /// See [`Pool::rewound`].
     pub rewound: Option<(u64, u64)>,
     /// As in [`Pool`].
@@ -178,6 +180,8 @@ impl Pool {
             left: Mutex::default(),
             first_txg: p.first_txg,
             first_group: p.first_group,
+            missing_log: p.missing_log,
+            unreadable: Mutex::default(),
             rewound: p.rewound,
             checkpoint_txg: p.uberblock.checkpoint_txg,
             deferred_frees: p.deferred_frees,

@@ -187,6 +187,10 @@ pub struct Pool {
     pub first_txg: base::Txg,
     /// First txg that is written: later than `first_txg` after going back to an older state.
     pub(crate) first_group: base::Txg,
+    /// Logs that cannot be read are given up (`import -m`).
+    missing_log: bool,
+    /// Datasets that could not be read when the pool was opened, and why.
+    pub(crate) unreadable: Mutex<Vec<(String, base::Error)>>,
     rewound: Option<(u64, u64)>,
     /// Txg of the checkpoint that was gone back to, or 0.
     pub(crate) checkpoint_txg: base::Txg,
@@ -224,6 +228,17 @@ impl Pool {
     /// pools of old zfs-fuse. We leave it as it is: it tells how older file systems store device numbers.
     pub fn software_version(&self) -> u64 {
         self.software_version
+    }
+
+    /// Datasets that were found damaged when the pool was opened for writing, and why. Nothing of them was
+    /// changed.
+    pub fn unreadable_datasets(&self) -> Vec<(String, base::Error)> {
+        self.unreadable.acquire().clone()
+    }
+
+    /// Whether intent logs are given up that cannot be read.
+    pub(crate) fn gives_up_logs(&self) -> bool {
+        self.missing_log
     }
 
     /// Whether nothing is written.

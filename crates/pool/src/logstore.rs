@@ -12,12 +12,18 @@ use zio::{InUse, ReadSpec};
 /// Bytes of file blocks that are written in place together.
 const TOGETHER: usize = 16 << 20;
 
+/// So many txgs ahead of the first that an import writes may blocks of a log have been born: those that
+/// were open or on their way at the crash, and some to spare.
+const OPEN_TXGS: u64 = 16;
+
 /// Log blocks of one dataset.
 pub(crate) struct Store {
     pool: Weak<Pool>,
     os: Arc<Objset>,
-    /// What is read is made whole.
+    /// It is there to be claimed: births are limited.
     claims: bool,
+    /// Nothing is written: what is claimed or referred to is only looked at.
+    looks: bool,
 }
 
 impl Store {
@@ -27,6 +33,15 @@ impl Store {
             pool: Arc::downgrade(&pool),
             os,
             claims: false,
+            looks: false,
+        }
+    }
+
+    /// For a rehearsal of claiming: the same is read, and nothing is changed, in memory or on a device.
+    pub fn to_look(pool: Arc<Pool>, os: Arc<Objset>) -> Store {
+        Store {
+            looks: true,
+            ..Store::for_claim(pool, os)
         }
     }
 
@@ -101,8 +116,13 @@ impl LogBlocks for Store {
         let pool = self.pool()?;
         bp.sanity(pool.zio.devices.vdevs())?;
         let (dva, birth) = (bp.dva(0), bp.physical_birth());
-        let data = pool.zio.devices.probe(&dva, bp.psize(), birth, verify)?;
-        if self.claims {
+        let data = match pool.zio.devices.probe(&dva, bp.psize(), birth, verify) {
+            Err(e) if e.may_pass() && pool.gives_up_logs() => {
+                bail!(Checksum, "{e}; the log is given up")
+            }
+            data => data?,
+        };
+        if self.claims && !self.looks {
             // Where that fails the device is told by what fails next.
             let _ = pool.zio.devices.mend(&dva, birth, &data);
         }
@@ -115,7 +135,7 @@ impl LogBlocks for Store {
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
         let pool = self.pool()?;
-        if self.claims {
+        if self.claims && !self.looks {
             pool.zio.make_whole(bp)?;
         }
         if bp.is_encrypted() && self.os.crypt().key().is_none() {
@@ -130,9 +150,22 @@ impl LogBlocks for Store {
         pool.zio.read_with(bp, &spec)
     }
 
+    fn newest_birth(&self) -> Txg {
+        match self.pool.upgrade() {
+            Some(pool) if self.claims => pool.first_group.after(OPEN_TXGS),
+            _ => Txg::new(u64::MAX),
+        }
+    }
+
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let pool = self.pool()?;
         let txg = txg.max(pool.first_group);
+        if self.looks {
+            for d in bp.dvas() {
+                pool.space.load_for_claim(d.vdev(), d.offset(), d.asize())?;
+            }
+            return Ok(());
+        }
         for d in bp.dvas() {
             pool.zio
                 .allocator
@@ -148,6 +181,7 @@ impl LogBlocks for Store {
     fn clone_ref(&self, bp: &BlkPtr, txg: Txg, add: bool) -> Result<()> {
         let pool = self.pool()?;
         match add {
+            true if self.looks => Ok(()),
             true => pool.shares.add_reference(bp),
             false => pool.zio.free(bp, txg),
         }

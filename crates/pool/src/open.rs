@@ -399,6 +399,7 @@ impl Pool {
             aux,
             first_txg: ub.txg.next(),
             first_group: latest.0.max(ub.txg).next(),
+            missing_log: opts.missing_log,
             rewound: (ub.txg < latest.0)
                 .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
             uberblock: ub,
@@ -416,6 +417,8 @@ impl Pool {
         pool.refresh_dedup_quota()?;
         pool.refresh_failmode()?;
         if !pool.readonly {
+            // Whatever may refuse the import comes before the first write.
+            pool.rehearse_claims()?;
             let ub = pool.sync_state().uberblock.clone();
             pool.tree.spread_uberblock(&ub)?;
             pool.claim_logs()?;

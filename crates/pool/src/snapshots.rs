@@ -125,7 +125,7 @@ impl Pool {
     /// of. A failure leaves a dataset behind that must not reach the disk, so it stops the pool.
     fn clear_log(&self, tx: &Tx, ds: &Arc<Dataset>) -> Result<()> {
         let opened = self
-            .write_policy(ds)
+            .own_policy(ds)
             .and_then(|policy| ds.open_objset(policy, false));
         match opened {
             Ok(os) => {

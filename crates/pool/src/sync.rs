@@ -6,7 +6,7 @@
 
 use crate::accounting::Accounting;
 use crate::config::write_nvlist;
-use crate::datasets::prop_number;
+use crate::datasets::own_number;
 use crate::served::Along;
 use crate::suspend::Failmode;
 use crate::{OpenSet, Pool};
@@ -427,7 +427,7 @@ impl Pool {
         let ds = self.dsl.dataset_by_object(os.id())?;
         if !ds.has_feature(LONGNAME) && self.features.is_enabled(LONGNAME) {
             // Names may be long from now on, so whoever opens the pool has to know.
-            if prop_number(&ds, "longname")? != 0 {
+            if own_number(&ds, "longname")? != 0 {
                 ds.activate_feature(tx, LONGNAME)?;
             }
         }

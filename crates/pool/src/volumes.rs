@@ -132,6 +132,11 @@ impl Pool {
                 Ok(true) => {}
                 Ok(false) => later.push(ds),
                 Err(e) if e.kind == Kind::NotFound => {}
+                Err(e) if e.may_pass() => {
+                    // Its log is still there.
+                    failed.push((ds.full_name(), e));
+                    later.push(ds);
+                }
                 Err(e) => failed.push((ds.full_name(), e)),
             }
         }
@@ -146,8 +151,11 @@ impl Pool {
         }
         let set = self.open_dataset(ds)?;
         let r = self.replay_into(&set);
+        // What was replayed so far must be on disk before the log is opened once more.
+        let synced = self.sync();
         self.close_dataset(ds.object());
-        r.map(|()| true)
+        r?;
+        synced.map(|_| true)
     }
 
     fn replay_into(&self, set: &OpenSet) -> Result<()> {
@@ -156,7 +164,6 @@ impl Pool {
         };
         let size = Volume::new(set.os.clone())?.size();
         let done = zil.replay(&mut Redo { set, zil, size })?;
-        self.sync()?;
         if let Some((seq, ty, e)) = done.failed {
             return Err(e.context(format!(
                 "intent log record {seq} (type {ty}) cannot be replayed"

@@ -559,6 +559,12 @@ impl Space {
         Ok(())
     }
 
+    /// Reads what [`Allocator::claim`] needs. Errors: as there, but for ranges in use.
+    pub fn load_for_claim(&self, vdev: u64, offset: u64, asize: u64) -> Result<()> {
+        let n = self.lock().locate(vdev, offset, asize)?;
+        self.ensure_loaded(vdev, n)
+    }
+
     /// Whether all of the range can be claimed (is free and not deferred).
     pub fn claimable(&self, vdev: u64, offset: u64, asize: u64) -> Result<bool> {
         let n = self.lock().locate(vdev, offset, asize)?;

@@ -51,6 +51,7 @@ fn up8(n: usize) -> usize {
 fn estimate(itx: &Itx) -> usize {
     match &itx.body {
         Body::Record(b) => up8(b.len()),
+        Body::Unlogged => 0,
         Body::Write {
             form: Form::Indirect,
             ..
@@ -159,6 +160,10 @@ impl<'a> Batch<'a> {
     fn one(&mut self, txg: Txg, itx: Itx) -> Result<()> {
         match itx.body {
             Body::Record(b) => self.record(b, txg),
+            Body::Unlogged => bail!(
+                Unsupported,
+                "a change of txg {txg} that no record describes"
+            ),
             Body::Write {
                 generation,
                 offset,

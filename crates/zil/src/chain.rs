@@ -1,7 +1,8 @@
 //! Log blocks on disk: identity, chain structure, walking (pool format §26.2).
 
 use crate::{tx, LogBlocks, LogStore};
-use base::{bail, Result, Txg};
+use base::mutation::{mutated, Mutation};
+use base::{bail, Kind, Result, Txg};
 use codec::checksum;
 use codec::crypt::Crypt;
 use disk::bytes::{swap_u64s, u64_at};
@@ -20,6 +21,8 @@ pub(crate) const UNIT: usize = 4096;
 const MAC_AT: usize = CHAIN_SIZE - MAC_SIZE;
 /// A chain longer than this is hostile: at 4 KiB each it would be 16 GiB.
 const MAX_BLOCKS: u64 = 4 << 20;
+/// How often what a device does not read is read again before that counts as an error.
+const READ_AGAIN: u32 = 10;
 
 /// A chain's identity: two random numbers, the dataset object, the block's sequence.
 pub(crate) type Ident = [u64; 4];
@@ -237,6 +240,30 @@ pub(crate) struct Parsed {
     pub whole: bool,
 }
 
+/// Does it again while a device fails.
+pub(crate) fn persist<T>(read: &mut dyn FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..READ_AGAIN {
+        match read() {
+            Err(e) if e.kind == Kind::Io => {}
+            r => return r,
+        }
+    }
+    read()
+}
+
+/// Reads a log block. `None`: what is there is none, which is how a chain ends.
+///
+/// Errors: those of devices. Whether the block is there is open then.
+pub(crate) fn fetch(blocks: &dyn LogBlocks, bp: &BlkPtr) -> Result<Option<Vec<u8>>> {
+    let verify = |b: &[u8]| check(bp, b).is_some();
+    match persist(&mut || blocks.read_block(bp, &verify)) {
+        Ok(b) => Ok(Some(b)),
+        Err(e) if e.is_wrong_content() || e.kind == Kind::Unsupported => Ok(None),
+        Err(_) if mutated(Mutation::ErrorEndsLog) => Ok(None),
+        Err(e) => Err(e.context(format!("log block {}", bp.checksum()[3]))),
+    }
+}
+
 fn check(bp: &BlkPtr, b: &[u8]) -> Option<bool> {
     let alg = bp.checksum_alg();
     if b.len() != bp.psize() || b.len() < CHAIN_SIZE {
@@ -354,6 +381,9 @@ pub struct WalkEnd {
 /// also for the last, usually unwritten one), `on_record` for every record; either returns false to
 /// stop. Ends silently at the first block that is not valid, at a hole, beyond the limits, and at a
 /// place visited before.
+///
+/// Errors: those of devices, after many tries. An error of a device is no end of the chain: what
+/// follows may be there when the device is read again.
 pub fn walk(
     blocks: &dyn LogBlocks,
     first: &BlkPtr,
@@ -380,12 +410,11 @@ pub fn walk(
         }
         end.blk_seq = seq;
         end.blocks += 1;
-        let verify = |b: &[u8]| check(&bp, b).is_some();
-        let Some(parsed) = blocks
-            .read_block(&bp, &verify)
-            .ok()
-            .and_then(|b| parse(&bp, &b, &crypt))
-        else {
+        if seq == blk_limit && end.lr_seq >= lr_limit {
+            // Of a claimed log everything is there: what its last block holds is not wanted.
+            break;
+        }
+        let Some(parsed) = fetch(blocks, &bp)?.and_then(|b| parse(&bp, &b, &crypt)) else {
             break;
         };
         for r in &parsed.records {

@@ -1,13 +1,16 @@
 //! Claiming: marks the blocks of a log as allocated at the first writable import after a crash (pool format §26.3).
 
+use crate::chain::{fetch, persist};
 use crate::header::{limits, Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY};
 use crate::{walk, LogBlocks, RawRecord};
+use base::mutation::{mutated, Mutation};
 use base::{Kind, Result, Txg};
 use disk::{BlkPtr, Dva};
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// What was claimed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claimed {
     /// The header changed: it must be stored with txg `first_txg`.
     pub changed: bool,
@@ -18,6 +21,90 @@ pub struct Claimed {
     /// Highest birth of a claimed block. Txgs up to it must be synced (if only as empty ones)
     /// before anything else is promised, because births on disk may not be ahead of the pool.
     pub max_birth: Txg,
+    /// Why the chain ends before a block that is intact, or before a forged one.
+    pub cut: Option<String>,
+}
+
+/// A claim under way.
+struct Claims<'a> {
+    blocks: &'a dyn LogBlocks,
+    first: Txg,
+    seen: HashSet<Dva>,
+    max_birth: Txg,
+    cut: Option<String>,
+}
+
+impl Claims<'_> {
+    /// Whether the block is claimed, or need not be.
+    fn take(&mut self, bp: &BlkPtr) -> Result<bool> {
+        let birth = bp.birth().max(bp.physical_birth());
+        if birth > self.blocks.newest_birth() {
+            self.cut = Some(format!("a block claims to be of txg {birth}"));
+            return Ok(false);
+        }
+        if bp.birth() < self.first || bp.dvas().iter().any(|d| !self.seen.insert(*d)) {
+            return Ok(true);
+        }
+        match self.blocks.claim(bp, self.first) {
+            Ok(()) => {
+                self.max_birth = bp.birth().max(self.max_birth);
+                Ok(true)
+            }
+            Err(e) if e.is_wrong_content() => {
+                self.cut = Some(e.to_string());
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A block of the chain.
+    fn block(&mut self, bp: &BlkPtr) -> Result<bool> {
+        let taken = self.take(bp)?;
+        if !taken && fetch(self.blocks, bp)?.is_none() {
+            // Nothing was written there: nothing is missed.
+            self.cut = None;
+        }
+        Ok(taken)
+    }
+
+    /// A record, with the data it points to.
+    fn record(&mut self, r: &RawRecord) -> Result<bool> {
+        if let Some(bp) = r.write_bp().filter(|bp| bp.birth() >= self.first) {
+            if bp.is_embedded() {
+                return Ok(true);
+            }
+            // Whether it is forged comes first: what a pointer says is not to be read at any length.
+            if bp.birth() > self.blocks.newest_birth() {
+                return self.take(&bp);
+            }
+            return match persist(&mut || self.blocks.read_data(&bp)) {
+                Ok(_) => self.take(&bp),
+                Err(e) if e.may_pass() && !mutated(Mutation::ErrorEndsLog) => {
+                    Err(e.context(format!("data of log record {}", r.seq)))
+                }
+                Err(_) => Ok(false),
+            };
+        }
+        let clones = r.clone_bps();
+        if clones.iter().any(|bp| bp.physical_birth() >= self.first) {
+            return Ok(false);
+        }
+        for bp in clones
+            .iter()
+            .filter(|bp| !bp.is_hole() && !bp.is_embedded())
+        {
+            match self.blocks.clone_ref(bp, self.first, true) {
+                Err(e) if e.is_wrong_content() => {
+                    self.cut = Some(e.to_string());
+                    return Ok(false);
+                }
+                Err(e) if e.kind != Kind::Unsupported => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Claims the log under `header`: every block born in or after `first_txg` (the first txg of
@@ -25,59 +112,26 @@ pub struct Claimed {
 /// is no log or it was claimed before.
 ///
 /// The chain ends, without an error, before a block that cannot be claimed and before a record
-/// whose data cannot be read. Errors are those of devices.
+/// whose data are not what was written. Errors are those of devices, after many tries. The header is
+/// as it was then: what the log holds is for a later import.
 pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Result<Claimed> {
     if header.log.is_hole() || !header.claim_txg.is_none() {
         return Ok(Claimed::default());
     }
-    let mut max_birth = Txg::NONE;
-    let mut max_data = Txg::NONE;
-    let mut seen: HashSet<Dva> = HashSet::new();
-    let mut take = |bp: &BlkPtr, max: &mut Txg| -> Result<bool> {
-        if bp.birth() < first_txg || bp.dvas().iter().any(|d| !seen.insert(*d)) {
-            return Ok(true);
-        }
-        match blocks.claim(bp, first_txg) {
-            Ok(()) => {
-                *max = bp.birth().max(*max);
-                Ok(true)
-            }
-            Err(e) if e.kind == Kind::Damaged => Ok(false),
-            Err(e) => Err(e),
-        }
-    };
-    // Both visitors need `take`; the walk calls one at a time.
-    let take = std::cell::RefCell::new(&mut take);
+    // Both visitors need it; the walk calls one at a time.
+    let claims = RefCell::new(Claims {
+        blocks,
+        first: first_txg,
+        seen: HashSet::new(),
+        max_birth: Txg::NONE,
+        cut: None,
+    });
     let end = walk(
         blocks,
         &header.log,
         (u64::MAX, u64::MAX),
-        &mut |bp| (take.borrow_mut())(bp, &mut max_birth),
-        &mut |r: &RawRecord| {
-            if let Some(bp) = r.write_bp().filter(|bp| bp.birth() >= first_txg) {
-                if bp.is_embedded() {
-                    return Ok(true);
-                }
-                if blocks.read_data(&bp).is_err() {
-                    return Ok(false);
-                }
-                return (take.borrow_mut())(&bp, &mut max_data);
-            }
-            let clones = r.clone_bps();
-            if clones.iter().any(|bp| bp.physical_birth() >= first_txg) {
-                return Ok(false);
-            }
-            for bp in clones
-                .iter()
-                .filter(|bp| !bp.is_hole() && !bp.is_embedded())
-            {
-                match blocks.clone_ref(bp, first_txg, true) {
-                    Err(e) if e.kind != Kind::Unsupported => return Err(e),
-                    _ => {}
-                }
-            }
-            Ok(true)
-        },
+        &mut |bp| claims.borrow_mut().block(bp),
+        &mut |r| claims.borrow_mut().record(r),
     )?;
     header.claim_txg = first_txg;
     header.claim_blk_seq = end.blk_seq;
@@ -88,11 +142,13 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
     }
     let (blocks, records) = (end.blocks, end.records);
     tracing::debug!(txg = first_txg.number(), blocks, records, "log is claimed");
+    let Claims { max_birth, cut, .. } = claims.into_inner();
     Ok(Claimed {
         changed: true,
-        blocks: end.blocks,
-        records: end.records,
-        max_birth: max_birth.max(max_data),
+        blocks,
+        records,
+        max_birth,
+        cut,
     })
 }
 
@@ -120,13 +176,14 @@ pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<b
 
 /// All that goes when an old chain is destroyed: the blocks of the chain itself and of a claimed log
 /// the data blocks that claiming marked allocated (replay has written their content anew); second,
-/// the pointers whose pending references claiming took.
+/// the pointers whose pending references claiming took. What follows a block that its device does not
+/// read stays allocated: that is no reason to keep a log that is not needed.
 pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>, Vec<BlkPtr>)> {
     let mut out = Vec::new();
     let mut clones = Vec::new();
     let mut data = Vec::new();
     let mut seen: HashSet<Dva> = HashSet::new();
-    walk(
+    let walked = walk(
         blocks,
         &h.log,
         limits(h),
@@ -147,7 +204,11 @@ pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>
             }
             Ok(true)
         },
-    )?;
+    );
+    match walked {
+        Err(e) if e.may_pass() => tracing::warn!("space of a log is not freed: {e}"),
+        r => drop(r?),
+    }
     out.append(&mut data);
     Ok((out, clones))
 }

@@ -25,6 +25,9 @@ pub enum Body {
     /// A whole record, common header included, of which the type is set; length, txg and sequence
     /// are filled in. Padded to 8 bytes when written.
     Record(Vec<u8>),
+    /// A change that no record describes. Records behind it may rest on it, so nothing is written to the
+    /// log before its txg is on disk: a commit that comes to it waits for that.
+    Unlogged,
     /// A write to [`Itx::object`].
     Write {
         /// Generation of the object, 0 = do not check.
@@ -60,7 +63,7 @@ impl Itx {
                 form: Form::Copied(d),
                 ..
             } => d.len(),
-            Body::Write { .. } => 0,
+            Body::Write { .. } | Body::Unlogged => 0,
         };
         data + std::mem::size_of::<Itx>() + 16
     }
@@ -149,7 +152,7 @@ impl Itxs {
         let bytes = |list: &[(u64, Itx)]| {
             list.iter().fold(0u64, |n, (_, i)| match i.body {
                 Body::Write { length, .. } => n.saturating_add(length),
-                Body::Record(_) => n,
+                Body::Record(_) | Body::Unlogged => n,
             })
         };
         let of = |g: &Group| {

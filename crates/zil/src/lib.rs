@@ -97,6 +97,11 @@ pub mod tx {
     /// Bit of the type word: the request ignored case.
     pub const CASE_INSENSITIVE: u64 = 1 << 63;
 
+    /// Records that make an object, together with its ACL and its attributes.
+    pub fn is_creation(ty: u64) -> bool {
+        matches!(ty, CREATE..=SYMLINK | CREATE_ACL..=MKDIR_ACL_ATTR)
+    }
+
     /// Records that name an object which may be gone by the time they are replayed; the object
     /// number is at offset 32.
     pub fn is_out_of_order(ty: u64) -> bool {
@@ -137,6 +142,9 @@ pub struct Wanted {
 pub trait LogBlocks: Send + Sync {
     /// Reads PSIZE bytes of a log block. `verify` says whether a candidate is right, so that other
     /// copies and reconstruction can be tried.
+    ///
+    /// Errors: `Checksum` or `Damaged`, if what is there is no log block; everything else says that a
+    /// device failed, so that nobody knows. Where copies differ in that, the device's error counts.
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>>;
     /// Whether the object set is encrypted, and with which key. Without it a chain can be walked and
     /// claimed, but the records are not decrypted.
@@ -146,7 +154,12 @@ pub trait LogBlocks: Send + Sync {
     /// Reads the block an indirect write record points to, decoded; without the key of an encrypted one
     /// it only finds out whether it is there.
     fn read_data(&self, bp: &BlkPtr) -> Result<Block>;
-    /// Marks the block allocated in `txg`; an error if its space is in use.
+    /// Highest birth that a block of the log can have. What claims to be younger is forged.
+    fn newest_birth(&self) -> Txg {
+        Txg::new(u64::MAX)
+    }
+    /// Marks the block allocated in `txg`. Errors: `Checksum` or `Damaged`, if its space is in use or
+    /// nobody can know because the space map is damaged.
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;
     /// Frees the block in `txg` (syncing context).
     fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()>;

@@ -322,7 +322,7 @@ impl Zil {
         };
         let first = header.log;
         let mut chain = Vec::new();
-        walk(
+        let walked = walk(
             &*self.store,
             &first,
             (limits(&header).0, u64::MAX),
@@ -331,7 +331,12 @@ impl Zil {
                 Ok(true)
             },
             &mut |_| Ok(true),
-        )?;
+        );
+        match walked {
+            // Nothing in it is needed: what cannot be read of it is no reason to wait.
+            Err(e) if e.may_pass() => return self.destroy().map(|_| ()),
+            r => drop(r?),
+        }
         let fits = crate::chain::is_slim(&first) == self.opts.slim
             && first.is_little_endian()
             && !first.is_encrypted()

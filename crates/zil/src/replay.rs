@@ -1,6 +1,7 @@
 //! Replay: applies the records of a claimed log when its dataset is mounted (pool format §26.3, §26.4).
 
-use crate::header::limits;
+use crate::chain::persist;
+use crate::header::{limits, FLAG_LR_SEQ_VALID};
 use crate::{tx, walk, RawRecord, Zil, WRITE_HEADER};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Block, Error, Result};
@@ -27,8 +28,10 @@ pub trait Replayer {
     /// Whether an object exists: records of the kinds [`tx::is_out_of_order`] about others are
     /// passed over.
     fn object_exists(&mut self, object: u64) -> Result<bool>;
-    /// Applies the record in one transaction and, while that holds its txg, calls [`Zil::log`]
-    /// (as the operation does anyway) or [`Zil::replayed`].
+    /// Applies the record and, while the transaction holds its txg, calls [`Zil::log`] (as the operation
+    /// does anyway) or [`Zil::replayed`]. Records that may take several transactions (those of the kinds
+    /// [`tx::is_out_of_order`], and those that create) may come again after a part of them was applied:
+    /// the rest must be done then.
     fn replay(&mut self, record: &Record) -> Result<()>;
     /// Sees a record that an earlier replay, which did not come to its end, has applied.
     fn seen_before(&mut self, _raw: &RawRecord) {}
@@ -53,6 +56,10 @@ impl Zil {
     /// Replays a claimed log in order and then destroys it: the blocks are freed with the open
     /// txg, for which the caller should wait before relying on the log. A record that fails
     /// twice ends the replay ([`Replayed::failed`]); what follows it is lost.
+    ///
+    /// Errors: what may pass ([`Error::may_pass`]), a device that is not read above all. The log stays
+    /// as it is then, and a later replay goes on behind the last record that was applied. Before that the
+    /// caller has the txg written, and opens the log anew.
     pub fn replay(&self, replayer: &mut dyn Replayer) -> Result<Replayed> {
         let mut out = Replayed::default();
         if !self.needs_replay() {
@@ -76,10 +83,13 @@ impl Zil {
                 if mutated(Mutation::ReplaySkips) && raw.seq % 3 == 1 {
                     return Ok(true);
                 }
-                self.lock().replaying = Some(raw.seq);
                 match self.replay_one(replayer, raw) {
                     Ok(true) => out.applied += 1,
                     Ok(false) => out.skipped += 1,
+                    Err(_) if mutated(Mutation::ReplayDropsUnread) => out.skipped += 1,
+                    Err(e) if e.may_pass() => {
+                        return Err(e.context(format!("log record {}", raw.seq)));
+                    }
                     Err(e) => {
                         out.failed = Some((raw.seq, raw.ty, e));
                         return Ok(false);
@@ -89,8 +99,17 @@ impl Zil {
             },
         );
         self.lock().replaying = None;
-        r?;
-        replayer.finish()?;
+        let end = r?;
+        let claimed = h.flags & FLAG_LR_SEQ_VALID != 0 && !end.stopped;
+        if claimed && end.lr_seq < h.claim_lr_seq {
+            let (last, dataset) = (h.claim_lr_seq, self.opts.dataset);
+            tracing::warn!(
+                dataset,
+                "log is damaged: record {} is the last of {last}",
+                end.lr_seq
+            );
+        }
+        persist(&mut || replayer.finish())?;
         let (dataset, applied, skipped) = (self.opts.dataset, out.applied, out.skipped);
         tracing::debug!(dataset, applied, skipped, failed = ?out.failed, "log is replayed");
         self.destroy()?;
@@ -98,25 +117,44 @@ impl Zil {
     }
 
     fn replay_one(&self, replayer: &mut dyn Replayer, raw: &RawRecord) -> Result<bool> {
-        if tx::is_out_of_order(raw.ty) && !replayer.object_exists(raw.object())? {
+        // What takes several transactions counts as done when all of them are.
+        let repeatable = tx::is_out_of_order(raw.ty) || tx::is_creation(raw.ty);
+        let counts = if repeatable { raw.seq - 1 } else { raw.seq };
+        self.lock().replaying = Some(counts);
+        if tx::is_out_of_order(raw.ty) && !persist(&mut || replayer.object_exists(raw.object()))? {
             return Ok(false);
         }
         if raw.ty == tx::CLONE_RANGE {
-            return self.replay_clone(replayer, raw).map(|()| true);
+            self.replay_clone(replayer, raw)?;
+        } else {
+            let record = persist(&mut || self.record(raw))?;
+            self.apply(replayer, &record)?;
         }
-        let record = self.record(raw)?;
-        self.apply(replayer, &record).map(|()| true)
+        if repeatable {
+            let txg = self.store.dirty()?;
+            self.lock().replaying = Some(raw.seq);
+            self.replayed(txg);
+        }
+        Ok(true)
     }
 
     fn apply(&self, replayer: &mut dyn Replayer, record: &Record) -> Result<()> {
         match replayer.replay(record) {
             Ok(()) => Ok(()),
+            // What failed came behind it.
+            Err(_) if self.is_noted(record.raw.seq) => Ok(()),
             Err(_) => {
                 // Deferred work may have been in the way: once more on a quiet pool.
                 self.store.wait_synced()?;
                 replayer.replay(record)
             }
         }
+    }
+
+    /// Whether a transaction has applied the record.
+    fn is_noted(&self, seq: u64) -> bool {
+        let st = self.lock();
+        st.header.replay_seq >= seq || st.replayed.values().any(|s| *s >= seq)
     }
 
     /// A clone-range record as write records, one per block: its content is what counts.
@@ -142,7 +180,7 @@ impl Zil {
             let mut data = if bp.is_hole() {
                 vec![0; n]
             } else {
-                self.store.read_data(&bp)?.to_vec()
+                persist(&mut || self.store.read_data(&bp))?.to_vec()
             };
             data.resize(n, 0);
             let body = disk::zil::Body::Write {
@@ -169,8 +207,6 @@ impl Zil {
                 end: offset + at + n as u64,
             };
             at += n as u64;
-            // The record counts as done with its last part only.
-            self.lock().replaying = Some(if at < length { raw.seq - 1 } else { raw.seq });
             self.apply(replayer, &record)?;
         }
         Ok(())

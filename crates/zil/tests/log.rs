@@ -615,7 +615,8 @@ fn clone_ranges_are_copied() {
     let done = z.replay(&mut p).unwrap();
     assert!(done.failed.is_none(), "{done:?}");
     let last = h.claim_lr_seq;
-    assert_eq!(p.3, [last - 1, last - 1, last]);
+    // It would come again, all of it, until its last part is on disk.
+    assert!(p.3.len() == 3 && p.3.iter().all(|s| *s < last), "{:?}", p.3);
     assert_eq!(
         p.0,
         [

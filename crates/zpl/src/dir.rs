@@ -401,11 +401,13 @@ impl Zfs {
                 object: z.object,
                 name: name.to_vec(),
             };
-            if made_of_nothing.is_none() {
-                self.record(&tx, rec);
+            match made_of_nothing {
+                // The log knows nothing of a file that had no name until now. Others may rename or remove
+                // the name as soon as the locks are free, and their records must not come before it.
+                Some(_) => self.log().unlogged(&tx),
+                None => self.record(&tx, rec),
             }
         }
-        // The log knows nothing of a file that had no name until now.
         if let Some(txg) = made_of_nothing {
             if p.sync != crate::props::SyncMode::Disabled {
                 self.log().wait(txg)?;

@@ -31,6 +31,8 @@ pub struct WriteOpts {
     /// From a write-back page cache: whether it was allowed was decided when it was written, and who
     /// wrote it sets the times itself.
     pub cached: bool,
+    /// The file grows to this size at most, though more is written.
+    pub most: Option<u64>,
 }
 
 /// fallocate(2) modes.
@@ -273,7 +275,7 @@ impl Zfs {
         let now = self.now();
         let fuids = self.fuids();
         let gen = z.update(&tx, |f| {
-            f.size = f.size.max(end);
+            f.size = f.size.max(end.min(o.most.unwrap_or(u64::MAX)));
             if !o.cached {
                 f.touch_content(now, fuids);
             } else if fuids {

@@ -159,6 +159,22 @@ impl IntentLog for ZilLog {
         }
     }
 
+    fn unlogged(&self, tx: &Tx) {
+        if self.zil.is_replaying() {
+            self.zil.replayed(tx.txg());
+            return;
+        }
+        self.unlogged
+            .fetch_max(tx.txg().number(), Ordering::Relaxed);
+        // A commit that has looked at the number already comes to this.
+        let itx = Itx {
+            object: 0,
+            ordered: true,
+            body: zil::Body::Unlogged,
+        };
+        self.zil.log(tx.txg(), itx);
+    }
+
     fn commit(&self, object: Option<u64>) -> Result<()> {
         if let Some(why) = self.dmu.stopped() {
             // Nothing more reaches a disk, so nothing can be promised.
@@ -231,6 +247,8 @@ impl Replayer for Redo<'_> {
         match self.zfs.objset().hold(object) {
             Ok(_) => Ok(true),
             Err(e) if e.kind == Kind::NotFound => Ok(false),
+            // What its file has lost is on record; the others must not wait for it.
+            Err(e) if e.is_wrong_content() => Ok(false),
             Err(e) => Err(e),
         }
     }
@@ -268,7 +286,8 @@ impl Replayer for Redo<'_> {
     fn finish(&mut self) -> Result<()> {
         for (object, end) in &self.blocks {
             match self.zfs.clean_behind(*object, *end) {
-                Err(e) if matches!(e.kind, Kind::NotFound | Kind::Stale) || e.is_damage() => {}
+                Err(e) if matches!(e.kind, Kind::NotFound | Kind::Stale) => {}
+                Err(e) if e.is_wrong_content() => {}
                 r => r?,
             }
         }
@@ -279,6 +298,9 @@ impl Replayer for Redo<'_> {
 impl Zfs {
     /// Replays what a crash left in the log, or disposes of an empty one. Everything replayed is on
     /// disk when this returns. The file system must have been opened with a [`ZilLog`] over `zil`.
+    ///
+    /// Errors: those of [`Zil::replay`], and that a record cannot be applied. After one that may pass
+    /// ([`base::Error::may_pass`]) the log is still there. The file system must not be used then.
     pub fn replay_log(&self, zil: &Zil) -> Result<()> {
         if !zil.needs_replay() {
             return zil.start();
@@ -286,7 +308,10 @@ impl Zfs {
         self.begin_replay();
         let r = zil.replay(&mut Redo::new(self));
         self.end_replay();
-        if let Some((seq, ty, e)) = r?.failed {
+        let done = r.map_err(|e| {
+            e.context("the intent log cannot be replayed now and is kept, since it holds changes that were acknowledged")
+        })?;
+        if let Some((seq, ty, e)) = done.failed {
             return Err(e.context(format!(
                 "intent log record {seq} (type {ty}) cannot be replayed"
             )));

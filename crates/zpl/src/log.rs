@@ -203,6 +203,9 @@ pub trait IntentLog: Send + Sync {
     /// Takes a record of an operation that happens in `tx`. Must not wait. During replay the log
     /// takes note that the record it is replaying is done in that txg, and nothing else.
     fn log(&self, tx: &Tx, rec: Record);
+    /// Takes note, as [`IntentLog::log`] does, of a change that no record describes. What is logged after
+    /// it may rest on it: a commit waits for its txg.
+    fn unlogged(&self, tx: &Tx);
     /// Returns when everything that concerns the object (`None`: the whole file system) and was
     /// logged before is durable. Called without any lock or transaction held.
     fn commit(&self, object: Option<u64>) -> Result<()>;
@@ -223,6 +226,7 @@ pub struct NoLog;
 
 impl IntentLog for NoLog {
     fn log(&self, _tx: &Tx, _rec: Record) {}
+    fn unlogged(&self, _tx: &Tx) {}
     fn commit(&self, _object: Option<u64>) -> Result<()> {
         Ok(())
     }

@@ -7,9 +7,11 @@ use crate::log::{Extended, Made, NewFile, Record, RenameKind};
 use crate::perm::Cred;
 use crate::rename::flags;
 use crate::zfs::Zfs;
+use crate::znode::Znode;
 use base::sync::RwLockExt;
 use base::{Kind, Result, Txg};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 /// Where a replayed write gets its bytes from.
 pub enum ReplayData<'a> {
@@ -50,8 +52,9 @@ impl Zfs {
         match r {
             Err(e) if may_be_gone && matches!(e.kind, Kind::NotFound | Kind::Stale) => Ok(()),
             // It was refused, or cannot be done any more, because of damage in that file, which is on
-            // record. The others must not wait for it.
-            Err(e) if may_be_gone && e.is_damage() => Ok(()),
+            // record. The others must not wait for it. An error of a device is no damage: it may be gone
+            // the next time, and what is passed over now is lost.
+            Err(e) if may_be_gone && e.is_wrong_content() => Ok(()),
             r => r,
         }
     }
@@ -187,6 +190,9 @@ impl Zfs {
             return Err(Kind::Invalid.into());
         };
         let d = self.get(*dir)?;
+        if self.was_created(&d, *how, name, new)? {
+            return Ok(());
+        }
         let r = replayed(new);
         if *how == Made::XattrDir {
             let _x = d.xlock.acquire_write();
@@ -210,6 +216,15 @@ impl Zfs {
         self.create(&d, name, &what, root).map(|_| ())
     }
 
+    /// Whether an earlier replay, which did not come to the end of the record, has made the object.
+    fn was_created(&self, d: &Arc<Znode>, how: Made, name: &[u8], new: &NewFile) -> Result<bool> {
+        let found = match how {
+            Made::XattrDir => d.extra().xattr,
+            _ => self.find(d, name)?.map_or(0, |(object, _)| object),
+        };
+        Ok(found == new.object && found != 0 && self.get_any(found)?.fixed().gen == new.gen)
+    }
+
     fn replay_write(
         &self,
         object: u64,
@@ -221,7 +236,6 @@ impl Zfs {
         if !mode::is_reg(z.mode()) {
             return Err(Kind::NotFound.into());
         }
-        let old = z.size();
         let zeros;
         let (at, bytes) = match data {
             Some(ReplayData::Copied(b)) => (offset, b),
@@ -231,14 +245,18 @@ impl Zfs {
                 (offset, &zeros[..])
             }
         };
-        let done = self.write(&z, at, bytes, WriteOpts::default())?;
-        if done < bytes.len() {
-            return Err(Kind::NoSpace.into());
-        }
-        // A whole block was written; the file ends where the record says.
-        let end = old.max(offset.saturating_add(len));
-        if z.size() > end {
-            self.set_size_only(&z, end)?;
+        // A whole block is written; the file ends where the record says. Both are one transaction, so that
+        // a replay that was interrupted leaves nothing that a second one would take for the size.
+        let opts = WriteOpts {
+            most: Some(offset.saturating_add(len)),
+            ..WriteOpts::default()
+        };
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.write(&z, at + done as u64, &bytes[done..], opts)? {
+                0 => return Err(Kind::NoSpace.into()),
+                n => done += n,
+            }
         }
         Ok(())
     }

@@ -654,6 +654,9 @@ impl zpl::IntentLog for Noting {
     fn log(&self, tx: &dmu::Tx, _rec: zpl::Record) {
         self.0.replayed(tx.txg());
     }
+    fn unlogged(&self, tx: &dmu::Tx) {
+        self.0.replayed(tx.txg());
+    }
     fn commit(&self, _object: Option<u64>) -> base::Result<()> {
         Ok(())
     }

@@ -9,6 +9,7 @@ use disk::scan::word;
 use disk::{BlkPtr, DnodePhys};
 use dmu::Damage;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use walk::{Finding, Next, Order, Problem, Spec, Visitor, Zbookmark, META_DNODE, ROOT_LEVEL};
 use zap::Zap;
 use zio::{InUse, Lease};
@@ -86,7 +87,7 @@ impl Pool {
             return Ok(vec![(origin, Txg::NONE)]);
         }
         let mut out = Vec::new();
-        self.dsl.walk(&self.dsl.root()?, &mut |dir| {
+        let find = &mut |dir: &Arc<dsl::Dir>| {
             let Ok(mut ds) = dir.head() else {
                 return Ok(());
             };
@@ -99,7 +100,10 @@ impl Pool {
             }
             out.push((ds.object(), Txg::NONE));
             Ok(())
-        })?;
+        };
+        // What is damaged is not visited; its blocks of directories are, with the MOS.
+        self.dsl
+            .walk_past(&self.dsl.root()?, find, &mut |_, _| Ok(()))?;
         Ok(out)
     }
 

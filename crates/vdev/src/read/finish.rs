@@ -354,9 +354,15 @@ pub(super) fn blame(req: &ReadReq, plan: &Plan) -> (Error, Vec<BadLeaf>) {
             repaired: false,
         })
         .collect();
-    let (kind, why) = match enough {
-        true => (Kind::Checksum, "no copy has the right checksum"),
-        false => (Kind::Io, "insufficient replicas"),
+    // What a device in service does not read may be what is missed, and may be read the next time.
+    let unread = cands().any(|c| matches!(c.got, Got::Failed) && !c.stale);
+    let (kind, why) = match (enough, unread) {
+        (true, false) => (Kind::Checksum, "no copy has the right checksum"),
+        (true, true) => (
+            Kind::Io,
+            "a device fails to read it, and no other copy is right",
+        ),
+        (false, _) => (Kind::Io, "insufficient replicas"),
     };
     let place = format!("{}: block at {:#x}: {why}", plan.top.name(), req.offset);
     (Error::new(kind, place), bad)

@@ -89,8 +89,11 @@ impl VdevTree {
         // Only the whole can be verified: read what each piece's vdev offers, then try every
         // combination of differing copies.
         let mut offers: Vec<Vec<Vec<u8>>> = Vec::new();
+        let mut unread = false;
         for p in pieces {
-            offers.push(self.offers(p)?);
+            let (contents, failed) = self.offers(p)?;
+            offers.push(contents);
+            unread |= failed;
         }
         let mut choice = vec![0usize; pieces.len()];
         for _ in 0..MAX_COMBINATIONS {
@@ -109,16 +112,19 @@ impl VdevTree {
             choice[i] += 1;
             choice[..i].fill(0);
         }
+        let (at, vdev) = (req.offset, req.vdev);
+        if unread {
+            bail!(Io, "block at {at:#x} of removed vdev {vdev}: a device fails to read it, and no other copy is right");
+        }
         bail!(
             Checksum,
-            "block at {:#x} of removed vdev {}: no right copy",
-            req.offset,
-            req.vdev
+            "block at {at:#x} of removed vdev {vdev}: no right copy"
         )
     }
 
-    /// The different contents that the copies of a piece have.
-    fn offers(&self, p: &Piece) -> Result<Vec<Vec<u8>>> {
+    /// The different contents that the copies of a piece have, and whether a device in service failed to
+    /// read one.
+    fn offers(&self, p: &Piece) -> Result<(Vec<Vec<u8>>, bool)> {
         let seen: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
         // Believing nobody makes the reader show every copy there is.
         let verify = |b: &[u8]| {
@@ -139,12 +145,15 @@ impl VdevTree {
         if plan.map.is_some() {
             bail!(Unsupported, "removed vdev with pieces on RAID-Z");
         }
-        let _ = self.finish_plain(&req, &mut { plan });
+        let mut plan = plan;
+        let _ = self.finish_plain(&req, &mut plan);
+        let mut cands = plan.stripes.iter().flatten().flat_map(|c| &c.cands);
+        let unread = cands.any(|c| matches!(c.got, Got::Failed) && !c.stale);
         let seen = std::mem::take(&mut *seen.acquire());
         if seen.is_empty() {
             bail!(Io, "piece of a removed vdev: insufficient replicas");
         }
-        Ok(seen)
+        Ok((seen, unread))
     }
 
     /// With the right content known, lets every piece be compared and repaired.

@@ -71,6 +71,14 @@ pub struct Inner {
     pub random: u64,
     /// Allocated sizes are a third larger (raidz).
     pub raidz: bool,
+    /// Reads so far.
+    pub reads: u64,
+    /// Reads of these numbers fail, the first being 1.
+    pub bad_reads: std::ops::Range<u64>,
+    /// Places whose space map is damaged.
+    pub lost_maps: Vec<u64>,
+    /// Highest birth that is believed.
+    pub newest: Option<Txg>,
 }
 
 /// The second lock holds the txg open.
@@ -198,9 +206,24 @@ impl Mem {
     }
 }
 
+impl Inner {
+    fn read(&mut self) -> Result<()> {
+        self.reads += 1;
+        match self.bad_reads.contains(&self.reads) {
+            true => bail!(Io, "injected fault"),
+            false => Ok(()),
+        }
+    }
+}
+
 impl LogBlocks for Mem {
+    fn newest_birth(&self) -> Txg {
+        self.lock().newest.unwrap_or(Txg::new(u64::MAX))
+    }
+
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
-        let m = self.lock();
+        let mut m = self.lock();
+        m.read()?;
         let mut b = m
             .platter
             .get(&bp.dva(0).offset())
@@ -215,7 +238,8 @@ impl LogBlocks for Mem {
     }
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
-        let m = self.lock();
+        let mut m = self.lock();
+        m.read()?;
         match m.platter.get(&bp.dva(0).offset()) {
             // The checksum of the test: the first word names object and offset.
             Some(b) if b.len() == bp.psize() && b[..8] == bp.checksum()[0].to_le_bytes() => {
@@ -228,6 +252,9 @@ impl LogBlocks for Mem {
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let mut m = self.lock();
         let (o, s) = (bp.dva(0).offset(), bp.dva(0).asize());
+        if m.lost_maps.contains(&o) {
+            bail!(Checksum, "the space map is damaged");
+        }
         if m.allocated.insert(o, s).is_some() {
             bail!(Damaged, "claimed {o:#x}, which is in use");
         }

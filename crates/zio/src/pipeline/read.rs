@@ -230,6 +230,7 @@ impl Zio {
         let verify = self.verifier(bp);
         let (mut wrong, mut last) = before;
         let mut next = first;
+        let mut round = (first > 0).then(|| last.clone());
         // In syncing context an error would count as damage, and what depends on the block be given up.
         let mut again = match syncing::here() && !matches!(how, How::Probe) {
             true => READ_AGAIN,
@@ -260,9 +261,12 @@ impl Zio {
                         }
                         return Ok(b);
                     }
-                    Err(e) => last = e,
+                    // What a device does not read may be right: that outweighs a copy that is wrong.
+                    Err(e) if round.as_ref().is_none_or(|r| r.kind != Kind::Io) => round = Some(e),
+                    Err(_) => {}
                 }
             }
+            last = round.take().unwrap_or(last);
             if matches!(how, How::Probe) {
                 break;
             }

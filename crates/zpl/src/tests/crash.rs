@@ -39,6 +39,7 @@ impl IntentLog for Tape {
         }
         self.records.lock().unwrap().push((rec, data));
     }
+    fn unlogged(&self, _tx: &Tx) {}
     fn commit(&self, _object: Option<u64>) -> Result<()> {
         Ok(())
     }
@@ -499,4 +500,50 @@ fn random_crashes() {
             }
         }
     }
+}
+
+/// While the maker of a file without a name waits for the txg in which it got one, others rename it. The log has heard
+/// by then that the name is in no record.
+#[test]
+fn a_name_of_a_nameless_file_is_told_before_others_use_it() {
+    #[derive(Default)]
+    struct Order {
+        heard: Mutex<Vec<String>>,
+        zfs: Mutex<Weak<Zfs>>,
+    }
+    impl IntentLog for Order {
+        fn log(&self, _tx: &Tx, rec: Record) {
+            let text = format!("{rec:?}");
+            let word = text.split([' ', '{']).next().unwrap().to_string();
+            self.heard.lock().unwrap().push(word);
+        }
+        fn unlogged(&self, tx: &Tx) {
+            let said = format!("unlogged {}", tx.txg());
+            self.heard.lock().unwrap().push(said);
+        }
+        fn commit(&self, _object: Option<u64>) -> Result<()> {
+            Ok(())
+        }
+        fn wait(&self, txg: Txg) -> Result<()> {
+            self.heard.lock().unwrap().push(format!("wait {txg}"));
+            let zfs = self.zfs.lock().unwrap().upgrade().unwrap();
+            let top = zfs.root()?;
+            zfs.rename(&top, b"name", &top, b"other", 0, &Cred::root())
+        }
+    }
+    let fs = Fs::with(5000, |_| ());
+    let top = fs.zfs.root().unwrap();
+    let z = (fs.zfs)
+        .tmpfile(&top, &crate::New::file(0o100644, 0), &Cred::root())
+        .unwrap();
+    let order = Arc::new(Order::default());
+    *order.zfs.lock().unwrap() = Arc::downgrade(&fs.zfs);
+    fs.zfs.set_log(order.clone());
+    fs.zfs.link(&z, &top, b"name", &Cred::root()).unwrap();
+    let heard = order.heard.lock().unwrap().clone();
+    let [first, second, third] = &heard[..] else {
+        panic!("{heard:?}");
+    };
+    assert_eq!(third, "Rename");
+    assert_eq!(first.strip_prefix("unlogged"), second.strip_prefix("wait"));
 }

@@ -526,22 +526,28 @@ impl Admin {
         let mut todo: Vec<(PathBuf, Arc<Dataset>)> = Vec::new();
         self.clear_dead_mounts(&entry.pool.name());
         let dsl = &entry.pool.dsl;
-        let walk = dsl.root().and_then(|root| {
-            dsl.walk(&root, &mut |d| {
-                if d.phys().head_dataset_obj == 0 {
-                    return Ok(());
+        let collect = &mut |d: &Arc<dsl::Dir>| {
+            if d.phys().head_dataset_obj == 0 {
+                return Ok(());
+            }
+            let ds = d.head()?;
+            let files = || !entry.objset_type(&ds).is_ok_and(|t| t == os_type::ZVOL);
+            let mounted = entry.mounted(ds.object()).is_some_and(|m| m.is_in_place());
+            if values::mountable(&ds)? && !mounted && files() {
+                if let Some(place) = self.mountpoint(entry, &ds)? {
+                    todo.push((place.path, ds));
                 }
-                let ds = d.head()?;
-                let files = || !entry.objset_type(&ds).is_ok_and(|t| t == os_type::ZVOL);
-                let mounted = entry.mounted(ds.object()).is_some_and(|m| m.is_in_place());
-                if values::mountable(&ds)? && !mounted && files() {
-                    if let Some(place) = self.mountpoint(entry, &ds)? {
-                        todo.push((place.path, ds));
-                    }
-                }
-                Ok(())
-            })
-        });
+            }
+            Ok(())
+        };
+        // What is damaged keeps nobody else from being mounted.
+        let lost = &mut |name: &str, e: Error| {
+            failed.push((name.to_string(), e));
+            Ok(())
+        };
+        let walk = dsl
+            .root()
+            .and_then(|root| dsl.walk_past(&root, collect, lost));
         if let Err(e) = walk {
             failed.push((entry.pool.name(), e));
         }

@@ -111,14 +111,23 @@ pub fn datasets(
         return Ok(if bad { crate::DAMAGED } else { 0 });
     }
     let mut all = Vec::new();
-    pool.dsl.walk(&pool.dsl.root()?, &mut |dir| {
+    let collect = &mut |dir: &Arc<dsl::Dir>| {
         let head = dir.head()?;
-        for (_, snapshot) in head.snapshots()? {
-            all.push(snapshot);
-        }
-        all.push(head);
+        all.push(head.clone());
+        let snapshots = head.snapshots()?;
+        let at = all.len() - 1;
+        all.splice(at..at, snapshots.into_iter().map(|(_, s)| s));
+        Ok(())
+    };
+    let mut lost = Vec::new();
+    pool.dsl.walk_past(&pool.dsl.root()?, collect, &mut |name, e| {
+        lost.push(format!("Dataset {name}: {e}"));
         Ok(())
     })?;
+    for line in lost {
+        writeln!(out, "{line}")?;
+        bad = true;
+    }
     for ds in all {
         bad |= dataset(pool, &ds, &[], depth, out)?;
     }

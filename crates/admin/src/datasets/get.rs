@@ -123,14 +123,17 @@ impl<'a> Walk<'a> {
         if depth == Some(0) {
             return Ok(());
         }
-        match dir.children() {
-            Ok(children) => {
-                for c in children {
-                    let below = format!("{name}/{}", c.name());
-                    self.tree(entry, &c, below, depth.map(|d| d - 1))?;
-                }
-            }
-            Err(e) => self.failed(&name, e),
+        let mut lost = Vec::new();
+        let children = dir.children_past(&mut |name, e| {
+            lost.push((name.to_string(), e));
+            Ok(())
+        });
+        for (name, e) in lost {
+            self.failed(&name, e);
+        }
+        for c in children.unwrap_or_default() {
+            let below = format!("{name}/{}", c.name());
+            self.tree(entry, &c, below, depth.map(|d| d - 1))?;
         }
         Ok(())
     }

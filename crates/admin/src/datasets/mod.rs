@@ -122,22 +122,39 @@ pub fn kind_of(entry: &PoolEntry, ds: &Dataset) -> DatasetKind {
 }
 
 /// A file system or volume and all below it, parents first. What goes away meanwhile is left out.
+///
+/// Errors: something of them cannot be read. For requests that change all of them or none.
 pub fn subtree(from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
-    let mut out = Vec::new();
-    let mut stack = vec![from.clone()];
-    while let Some(dir) = stack.pop() {
-        let here = dir.head().and_then(|head| Ok((head, dir.children()?)));
-        match here {
-            Ok((head, mut children)) => {
-                out.push(head);
-                children.reverse();
-                stack.extend(children);
-            }
-            Err(e) if e.kind == Kind::NotFound && dir.object() != from.object() => {}
-            Err(e) => return Err(e),
+    let (heads, mut lost) = subtree_past(from);
+    match lost.is_empty() {
+        true => Ok(heads),
+        false => {
+            let (name, e) = lost.swap_remove(0);
+            Err(e.context(name))
         }
     }
-    Ok(out)
+}
+
+/// The same past what cannot be read: also returned are the names of what is damaged, and why.
+pub fn subtree_past(from: &Arc<Dir>) -> (Vec<Arc<Dataset>>, Vec<(String, Error)>) {
+    let (mut out, mut lost) = (Vec::new(), Vec::new());
+    let mut stack = vec![from.clone()];
+    while let Some(dir) = stack.pop() {
+        match dir.head() {
+            Ok(head) => out.push(head),
+            Err(e) if e.kind == Kind::NotFound && dir.object() != from.object() => continue,
+            Err(e) => lost.push((dir.full_name(), e)),
+        }
+        let mut children = dir
+            .children_past(&mut |name, e| {
+                lost.push((name.to_string(), e));
+                Ok(())
+            })
+            .unwrap_or_default();
+        children.reverse();
+        stack.extend(children);
+    }
+    (out, lost)
 }
 
 /// File systems and volumes that begin with a snapshot.

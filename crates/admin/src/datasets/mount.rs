@@ -256,18 +256,16 @@ pub fn mount_all(
             }
             Ok(admin.mountpoint(entry, ds)?.map(|p| p.path))
         };
-        match datasets::subtree(&top) {
-            Ok(all) => {
-                for ds in all {
-                    match eligible(&ds) {
-                        Ok(Some(path)) => todo.push((path, entry.clone(), ds)),
-                        Ok(None) => {}
-                        Err(e) => batch.failed.push((ds.full_name(), errors::answer(e))),
-                    }
-                }
+        let (all, lost) = datasets::subtree_past(&top);
+        for ds in all {
+            match eligible(&ds) {
+                Ok(Some(path)) => todo.push((path, entry.clone(), ds)),
+                Ok(None) => {}
+                Err(e) => batch.failed.push((ds.full_name(), errors::answer(e))),
             }
-            Err(e) => batch.failed.push((top.full_name(), errors::answer(e))),
         }
+        let lost = lost.into_iter().map(|(name, e)| (name, errors::answer(e)));
+        batch.failed.extend(lost);
         drop(gate);
     }
     todo.sort_by(|a, b| a.0.cmp(&b.0));

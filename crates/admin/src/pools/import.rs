@@ -695,6 +695,12 @@ pub fn import(
             failed_mounts.push((name, answer(e)));
         }
     }
+    // Damaged datasets that nobody tried to mount are named, too.
+    for (name, e) in entry.pool.unreadable_datasets() {
+        if !failed_mounts.iter().any(|(n, _)| *n == name) {
+            failed_mounts.push((name, answer(e)));
+        }
+    }
     // Of the state gone back to, the logs are not what was wanted.
     let unplayed = match entry.pool.is_readonly() && rewound.is_none() && !ask.checkpoint {
         true => entry.pool.unplayed_logs().unwrap_or_default(),

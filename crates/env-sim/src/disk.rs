@@ -91,6 +91,8 @@ pub struct MemDisk {
     pub dies_after: AtomicI64,
     /// So many of the next reads fail, and writes, each once.
     pub read_errors: AtomicU64,
+    /// So many reads still work before `read_errors` begins.
+    pub spared_reads: AtomicU64,
     /// See `read_errors`.
     pub write_errors: AtomicU64,
     /// So many of the next writes are acknowledged and never happen.
@@ -132,6 +134,7 @@ impl MemDisk {
             dead: AtomicBool::new(false),
             dies_after: AtomicI64::new(-1),
             read_errors: AtomicU64::new(0),
+            spared_reads: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
             phantom: AtomicU64::new(0),
             misdirect: Mutex::new(None),
@@ -203,6 +206,7 @@ impl MemDisk {
         }
         for n in [
             &self.read_errors,
+            &self.spared_reads,
             &self.write_errors,
             &self.phantom,
             &self.delay_ns,
@@ -359,7 +363,7 @@ impl Disk for MemDisk {
         self.check(offset, buf.len())?;
         let end = offset + buf.len() as u64;
         self.answer()?;
-        if one_of(&self.read_errors)
+        if !one_of(&self.spared_reads) && one_of(&self.read_errors)
             || self.fail_reads.load(Relaxed)
             || self.bad_ranges.acquire().overlaps(offset, end)
         {

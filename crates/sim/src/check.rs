@@ -11,12 +11,14 @@ use crate::owners;
 use crate::rig::{self, full, path, Fs, Layout};
 use crate::sources;
 use disk::label::{label_offset, LABELS, NVLIST_OFFSET, NVLIST_SIZE};
+use disk::BlkPtr;
 use env::Disk;
 use env_sim::{Event, Inline, ManualClock, MemDisk, MemDisks, SeededRng, TestHost};
 use pool::{OpenOptions, Pool};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use vdev::GroupKind;
 
 fn text(e: base::Error) -> String {
     e.to_string()
@@ -132,9 +134,15 @@ impl Opened {
     }
 
     pub fn mount(pool: Arc<Pool>, layout: &Layout) -> Result<Opened, String> {
+        Opened::mount_but(pool, layout, None)
+    }
+
+    /// The same without the file system `but`.
+    fn mount_but(pool: Arc<Pool>, layout: &Layout, but: Option<&str>) -> Result<Opened, String> {
         let mut mounts = BTreeMap::new();
         keys::load(&pool).map_err(|e| format!("loading keys: {e}"))?;
-        for name in listed(&pool).map_err(text)?.0 {
+        let names = listed(&pool).map_err(text)?.0;
+        for name in names.into_iter().filter(|n| but != Some(n)) {
             let fs = rig::mount_named(&pool, &full(&name), layout)
                 .map_err(|e| format!("mounting '{name}': {e}"))?;
             mounts.insert(name, fs);
@@ -354,6 +362,12 @@ pub enum Care {
 /// Ways of looking closely: the seed chooses one of so many.
 pub const WAYS: u64 = 8;
 
+/// So many reads in a row outlast what tries again. They are few enough for one thing to fail, not many.
+pub const BURST: u64 = 24;
+
+/// Where blocks begin on a device, bytes.
+const DATA_BEGINS: u64 = 4 << 20;
+
 /// Judges images of one journal.
 pub struct Judge<'a> {
     pub layout: &'a Layout,
@@ -395,6 +409,10 @@ impl Judge<'_> {
         }
         if full && turn == 2 {
             self.cut_again(disks, &rng)?;
+        }
+        if full && turn == 7 {
+            self.unlucky(disks, &rng)?;
+            self.damaged(disks, &rng)?;
         }
         let opened = match self.open(disks, rng.next()) {
             Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(Admin::default()),
@@ -521,14 +539,140 @@ impl Judge<'_> {
             Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(()),
             r => r.map_err(what)?,
         };
-        let trees = o.trees().map_err(what)?;
-        if self.imported {
-            o.judge(self.oracle, &trees, self.cut).map_err(what)?;
+        self.judge_open(o).map_err(what)
+    }
+
+    /// A device fails a read while the pool is imported and its logs are replayed.
+    fn unlucky(&self, disks: &[Arc<MemDisk>], rng: &SeededRng) -> Result<(), String> {
+        let seed = rng.next();
+        let reads = self.reads(disks, seed);
+        let disk = rng.below(reads.len() as u64) as usize;
+        match reads[disk] {
+            0 => Ok(()),
+            n => self.unread(disks, (disk, rng.below(n), 1), seed),
         }
-        o.pool.sync().map_err(text).map_err(what)?;
-        rig::walk(&o.pool).map_err(what)?;
-        used(&o).map_err(what)?;
-        o.close(false).map_err(what)
+    }
+
+    /// The pool is imported, nothing is mounted, and the plug is pulled once more.
+    pub fn twice(&self, disks: &[Arc<MemDisk>]) -> Result<(), String> {
+        let image: Image = disks.iter().map(|d| d.fork()).collect();
+        let pool = import(&image, 1, self.clock, quick()).map_err(text)?;
+        let image: Image = image.iter().map(|d| d.fork()).collect();
+        drop(pool);
+        let again = self.open(&image, 2);
+        again.and_then(|o| self.judge_open(o))
+    }
+
+    /// How often each device is read until all is mounted.
+    pub fn reads(&self, disks: &[Arc<MemDisk>], seed: u64) -> Vec<u64> {
+        let calm: Image = disks.iter().map(|d| d.fork()).collect();
+        if let Ok(o) = self.open(&calm, seed) {
+            o.forget();
+        }
+        calm.iter().map(|d| d.reads.load(Relaxed)).collect()
+    }
+
+    /// The device `disk` fails `count` reads in a row after the first `spared`. The import or a mount may be refused then.
+    /// Nothing is lost: what was promised is there at once, or when the device is well again.
+    pub fn unread(
+        &self,
+        disks: &[Arc<MemDisk>],
+        (disk, spared, count): (usize, u64, u64),
+        seed: u64,
+    ) -> Result<(), String> {
+        let what = |e: String| format!("{count} reads of disk {disk} fail after {spared}: {e}");
+        let image: Image = disks.iter().map(|d| d.fork()).collect();
+        image[disk].spared_reads.store(spared, Relaxed);
+        image[disk].read_errors.store(count, Relaxed);
+        let refused = match self.open(&image, seed) {
+            Ok(o) => {
+                image[disk].well();
+                self.judge_open(o).map_err(what)?;
+                None
+            }
+            Err(e) => Some(e),
+        };
+        // The process ends; what it held open must not keep others out.
+        let image: Image = image.iter().map(|d| d.fork()).collect();
+        let after = |e: String| match &refused {
+            Some(why) => what(format!("{why}; afterwards: {e}")),
+            None => what(format!("afterwards: {e}")),
+        };
+        match self.open(&image, seed) {
+            Err(_) if self.oracle.nothing_promised(self.cut) => Ok(()),
+            r => r.and_then(|o| self.judge_open(o)).map_err(after),
+        }
+    }
+
+    /// The root of one file system is damaged: the pool is imported without it, names it, and the others are as they would
+    /// be. On disks and mirrors, where the place of a block is easily told.
+    pub fn damaged(&self, disks: &[Arc<MemDisk>], rng: &SeededRng) -> Result<(), String> {
+        let mirror = match self.layout.kind {
+            GroupKind::Single => false,
+            GroupKind::Mirror => true,
+            _ => return Ok(()),
+        };
+        let seed = rng.next();
+        let fork = || -> Image { disks.iter().map(|d| d.fork()).collect() };
+        let Ok(o) = self.open(&fork(), seed) else {
+            return Ok(());
+        };
+        let mut want = o.trees()?;
+        o.forget();
+        let look = OpenOptions {
+            readonly: true,
+            ..quick()
+        };
+        let pool = import(&fork(), seed, self.clock, look).map_err(text)?;
+        let root = |name: &str| pool.dsl.dataset(&full(name)).map(|ds| ds.phys().bp);
+        let mut roots = Vec::new();
+        for name in want.keys() {
+            roots.push((name.clone(), root(name).map_err(text)?));
+        }
+        pool.close().map_err(text)?;
+        let alone = |bp: &BlkPtr| roots.iter().filter(|(_, b)| b == bp).count() == 1;
+        let fit = roots
+            .iter()
+            .filter(|(n, bp)| !n.is_empty() && !bp.is_hole() && alone(bp));
+        let fit: Vec<_> = fit.collect();
+        if fit.is_empty() {
+            return Ok(());
+        }
+        let (victim, bp) = fit[rng.below(fit.len() as u64) as usize];
+        let image = fork();
+        for dva in bp.dvas() {
+            for (n, disk) in image.iter().enumerate() {
+                if mirror && n < self.layout.disks || n as u64 == dva.vdev() {
+                    disk.poke(DATA_BEGINS + dva.offset(), &[0x5a; 512]);
+                }
+            }
+        }
+        let what = |e: String| format!("with '{victim}' damaged: {e}");
+        let pool = import(&image, seed, self.clock, quick()).map_err(|e| what(e.to_string()))?;
+        let named = pool.unreadable_datasets();
+        if !named.iter().any(|(n, _)| *n == full(victim)) {
+            return Err(what(format!("only {named:?} are named")));
+        }
+        let o = Opened::mount_but(pool, self.layout, Some(victim)).map_err(what)?;
+        let found = o.trees().map_err(what)?;
+        want.remove(victim);
+        o.forget();
+        match found == want {
+            true => Ok(()),
+            false => Err(what("the others are not as they would be".into())),
+        }
+    }
+
+    /// Compares what is open with the oracle, visits its blocks, and closes it.
+    fn judge_open(&self, o: Opened) -> Result<(), String> {
+        let trees = o.trees()?;
+        if self.imported {
+            o.judge(self.oracle, &trees, self.cut)?;
+        }
+        o.pool.sync().map_err(text)?;
+        rig::walk(&o.pool)?;
+        used(&o)?;
+        o.close(false)
     }
 
     /// When all scans have ended: without the devices that the newest resilver read from.

@@ -4,7 +4,7 @@
 
 use crate::alike::Crowd;
 use crate::check::{Care, Judge, Labels};
-use crate::cut::{Cutter, Fate, FATES};
+use crate::cut::{Cutter, Fate, Image, FATES};
 use crate::foreign::Foreign;
 use crate::op::Op;
 use crate::rig::{Layout, MIB};
@@ -300,6 +300,89 @@ pub fn run_all(
         }
         at += effort.every;
     }
+}
+
+/// Changes of all sorts that were promised and are in the log alone.
+pub const PROMISED: Script = Script {
+    name: "promised",
+    create: false,
+    text: "create . a 644; write . a 0 9000 3; mkdir . d; sync; --- rename . a b; create . c 644; \
+           write . c 0 100000 2; fsync . c; rename . c d/e; chmod . b 600; fsyncall .; \
+           truncate . d/e 50000; fsync . d/e; write . d/e 40000 70000 4; fsync . d/e; link . b f; \
+           write . b 9000 300 5; fsync . b; unlink . f; fsyncall .",
+};
+
+/// Three file systems, each with something that is in its log alone.
+pub const NEIGHBOURS: Script = Script {
+    name: "neighbours",
+    create: false,
+    text: "createfs f0; createfs f1; create f0 a 644; write f0 a 0 9000 2; create f1 a 644; \
+           write f1 a 0 9000 3; create . a 644; sync; --- rename f0 a b; fsyncall f0; \
+           write f1 a 100 50000 4; fsync f1 a; rename . a b; fsyncall .",
+};
+
+/// Runs a script, pulls the plug at its end, and fails reads of each device at every place (beginning with `place`, every
+/// `step`-th) while the pool is imported and its logs are replayed: one, and `count` in a row. Gives the number of places.
+pub fn unread(
+    script: &Script,
+    layout: Layout,
+    (place, step): (u64, u64),
+    count: u64,
+) -> Result<u64, String> {
+    let mut places = 0;
+    at_the_end(script, layout, &mut |judge, image| {
+        for (disk, reads) in judge.reads(image, 1).into_iter().enumerate() {
+            for at in (place..reads).step_by(step as usize) {
+                judge.unread(image, (disk, at, count), 1)?;
+                places += 1;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(places)
+}
+
+/// Runs a script, pulls the plug at its end, imports the pool, and pulls the plug before anything is mounted.
+pub fn twice(script: &Script, layout: Layout) -> Result<(), String> {
+    at_the_end(script, layout, &mut |judge, image| judge.twice(image))
+}
+
+/// Runs a script, pulls the plug at its end, and damages the root of each file system (but that of the pool) now and then.
+pub fn damaged(script: &Script, layout: Layout) -> Result<(), String> {
+    at_the_end(script, layout, &mut |judge, image| {
+        (1..9).try_for_each(|seed| judge.damaged(image, &SeededRng::new(seed)))
+    })
+}
+
+/// Hands on what the disks hold at the end of a script of what was flushed.
+fn at_the_end(
+    script: &Script,
+    layout: Layout,
+    f: &mut dyn FnMut(&Judge<'_>, &Image) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut world = World::blank(layout, 1);
+    drive(script, &mut world)?;
+    let (base, events) = world.take_events();
+    let (oracle, first) = (world.oracle.clone(), world.first);
+    world.forget();
+    let labels = Labels::of(&base, &events);
+    let total = events.len();
+    let mut cutter = Cutter::new(&base, events);
+    cutter.forward(total);
+    let image = cutter.image(Fate::Lost, &SeededRng::new(1));
+    let judge = Judge {
+        layout: &layout,
+        clock: world.clock(),
+        oracle: &oracle,
+        labels: &labels,
+        cut: total,
+        healthy: false,
+        imported: true,
+        first,
+        care: Care::Full,
+        spoilt: &BTreeSet::new(),
+    };
+    f(&judge, &image)
 }
 
 /// The script up to the end, in a world of which the journal begins where cutting does.

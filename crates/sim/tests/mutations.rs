@@ -3,7 +3,7 @@
 
 use base::mutation::{mutate, Mutation};
 use sim::alike::AUDIT;
-use sim::check::Care;
+use sim::check::{Care, BURST};
 use sim::op::Op;
 use sim::points::{self, Count, Effort, Script};
 use sim::rig::{Layout, MIB};
@@ -622,6 +622,30 @@ fn a_receive_that_takes_changes_away_is_found() {
         "cut 0 Kept 1",
     ];
     punched(&snapped).unwrap();
+}
+
+/// Reads fail at every place of import and replay.
+fn unread(count: u64) -> Result<(), String> {
+    let l = layout(GroupKind::Single, 1);
+    points::unread(&points::PROMISED, l, (0, 1), count).map(|_| ())
+}
+
+#[test]
+fn a_log_that_ends_where_a_device_fails_is_found() {
+    found(Mutation::ErrorEndsLog, &|_| unread(BURST));
+}
+
+#[test]
+fn a_damaged_file_system_that_takes_the_others_along_is_found() {
+    let l = layout(GroupKind::Mirror, 2);
+    found(Mutation::DamageRefusesImport, &|_| {
+        points::damaged(&points::NEIGHBOURS, l)
+    });
+}
+
+#[test]
+fn a_record_that_is_left_out_because_a_device_fails_is_found() {
+    found(Mutation::ReplayDropsUnread, &|_| unread(BURST));
 }
 
 #[test]

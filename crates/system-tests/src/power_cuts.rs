@@ -8,7 +8,8 @@
 //!    there or not.
 //!
 //! In some rounds disks fail before the cut: one disk of a layout with redundancy now and then, or
-//! all of them. Errors are no excuse for losing what was acknowledged.
+//! all of them. In some, reads fail while the new daemon imports the pool and replays its logs. Errors
+//! are no excuse for losing what was acknowledged.
 //!
 //! The seed determines what is written, which faults there are and what a cut leaves of the writes it
 //! meets. When it happens is up to the machine: a finding's images are kept with
@@ -325,9 +326,47 @@ impl<'a> Life<'a> {
         self.disks.heal();
         self.judge_images();
         self.disks.power_on();
-        self.rig.start();
+        self.start_anew();
         self.judge_content();
         self.rig.sh(&format!("rm -rf {}/load-*", mnt.display()));
+    }
+
+    /// The daemon starts and imports the pool. In some rounds reads fail meanwhile: what is refused because of that is
+    /// there for the next attempt.
+    fn start_anew(&mut self) {
+        let armed = self.plan.faults && self.dice.below(2) == 0;
+        if armed {
+            let n = 1 + self.dice.below(8);
+            let fault = Fault::every(On::Read, Trouble::Error(EIO)).one_of(n);
+            if self.plan.verbose {
+                eprintln!("reads fail during the import: {fault:?}");
+            }
+            match self.plan.layout.redundant {
+                true => self.disks.fail(VICTIM, fault),
+                false => self.disks.fail_all(fault),
+            }
+        }
+        self.rig.start();
+        if !armed {
+            return;
+        }
+        self.disks.heal();
+        let folder = self.disks.folder();
+        let folder = folder.to_str().expect("plain path");
+        if !self
+            .rig
+            .try_run("zpool", &["get", "-H", "guid", "tank"])
+            .status
+            .success()
+        {
+            self.rig.zpool(&["import", "-d", folder, "tank"]);
+        }
+        let health = self.rig.zpool(&["list", "-H", "-o", "health", "tank"]);
+        if ["UNAVAIL", "FAULTED", "SUSPENDED"].contains(&health.trim()) {
+            self.rig.zpool(&["import", "-d", folder, "tank"]);
+        }
+        self.rig.zpool(&["clear", "tank"]);
+        self.rig.zfs(&["mount", "-a"]);
     }
 
     fn acknowledged(&self) -> u64 {

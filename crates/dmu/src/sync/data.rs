@@ -8,7 +8,7 @@ use crate::shape::DnodeSeal;
 use crate::tree::{Reader, Spot};
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
-use base::{bail, Block, Error, Result};
+use base::{bail, Block, Error, Kind, Result};
 use codec::compress;
 use disk::BlkPtr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,6 +163,9 @@ impl Objset {
                 let base = match base {
                     _ if o.old.is_hole() => Block::default(),
                     Ok(b) => b,
+                    // What a device does not read may be whole. In the meta object set others rest on what is
+                    // written here, space maps above all: the txg must not go on without it.
+                    Err(e) if e.kind == Kind::Io && p.policy.is_mos => return Err(e),
                     // The rest of the block is gone for good. It stays as it is, an error for who
                     // reads it, rather than becoming something it never was.
                     Err(e) if e.is_damage() => {

@@ -457,11 +457,11 @@ impl FuseMount {
 }
 
 /// A mount whose requests wait.
-struct Held(fuse_zpl::Suspended);
+struct Held(fuse_zpl::Suspended, fuse::Mount);
 
 impl door::Held for Held {
     fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()> {
-        self.0.resume(zfs.clone())
+        self.0.resume(zfs.clone(), &self.1)
     }
 }
 
@@ -533,7 +533,7 @@ impl Mount for FuseMount {
 
     fn suspend(&self) -> Result<Box<dyn door::Held>> {
         match self.adapter.upgrade() {
-            Some(adapter) => Ok(Box::new(Held(adapter.suspend()?))),
+            Some(adapter) => Ok(Box::new(Held(adapter.suspend()?, self.mount.clone()))),
             None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
         }
     }

@@ -121,12 +121,13 @@ impl Adapter {
 
     /// Sets attributes of an object of the head.
     pub(crate) fn set_attr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
+        let told = self.stale.is_told(req, node);
         // Times of data that the kernel had accepted go with these.
-        if !is_written_back(set) {
+        if !is_written_back(set) && !told {
             self.admission.call(req)?;
         }
         let (zfs, z) = self.head(req, node)?;
-        if is_written_back(set) && self.stale.drops(node) {
+        if told || is_written_back(set) && self.stale.drops(node) {
             return Ok(self.attr(&zfs, node, &z));
         }
         if let Some((mtime, ctime)) = times_of_doomed(&z, set) {

@@ -4,7 +4,7 @@ use fuse::{Request, Statfs, Time};
 use std::sync::Arc;
 use zpl::Cred;
 
-fn time(t: zpl::Time) -> Time {
+pub(crate) fn time(t: zpl::Time) -> Time {
     Time {
         sec: t.sec,
         nsec: t.nsec,

@@ -92,6 +92,11 @@ impl Adapter {
         let truncate = args.flags & O_TRUNC != 0;
         let append = args.flags & O_APPEND != 0;
         let c = cred(req);
+        if self.stale.is_told(req, node) {
+            self.writers.opened(node, z.gen as u32);
+            self.nodes.opened(node);
+            return Ok(self.opened(zfs, true));
+        }
         zfs.open_file(z, acc != O_WRONLY, acc != O_RDONLY, append, truncate, &c)?;
         if truncate {
             let set = zpl::SetAttr {
@@ -113,6 +118,7 @@ impl Adapter {
         if let Some(n) = self.notifier.get().filter(|_| changed) {
             let _ = n.inval_inode(node, -1, 0);
         }
+        self.nodes.opened(node);
         Ok(self.opened(zfs, writes))
     }
 

@@ -29,15 +29,20 @@ impl Adapter {
 
     /// An object of the head under a name; the kernel has one more lookup of it.
     pub(crate) fn entry(&self, zfs: &Zfs, z: &Arc<Znode>) -> Entry {
-        self.entry_open(zfs, z, false)
+        self.entry_of(zfs, z, self.nodes.enter(z))
     }
 
     /// The same for one that is open, perhaps for writing, with the answer.
     pub(crate) fn entry_open(&self, zfs: &Zfs, z: &Arc<Znode>, writer: bool) -> Entry {
         let node = self.nodes.enter(z);
+        self.nodes.opened(node);
         if writer {
             self.writers.opened(node, z.gen as u32);
         }
+        self.entry_of(zfs, z, node)
+    }
+
+    fn entry_of(&self, zfs: &Zfs, z: &Arc<Znode>, node: u64) -> Entry {
         let ttl = self.ttl(zfs, node, z);
         let a = zfs.getattr(z);
         Entry {

@@ -253,9 +253,13 @@ impl Filesystem for Adapter {
     }
 
     fn release(&self, _: &Request, node: u64, fh: u64, _: i32) {
-        if fh == WRITER && !is_ours(node) {
+        if is_ours(node) {
+            return;
+        }
+        if fh == WRITER {
             self.writers.released(node);
         }
+        self.nodes.closed(node);
     }
 
     fn fsync(&self, req: &Request, node: u64, _: u64, _: bool) -> Result<()> {

@@ -37,12 +37,17 @@ struct Known {
     generation: u32,
     /// Saturates; a node that was looked up so often stays until the end of the mount.
     lookups: u32,
+    /// Open descriptions; saturates as well.
+    opens: u32,
     what: What,
     /// Without links when it was last seen: the object stays until the kernel forgets it.
     unlinked: bool,
     /// Requests for it fail: the kernel keeps of it what is not true any more. Its object has another
     /// id for whoever looks it up.
     retired: bool,
+    /// The kernel keeps times of it that are not those of its object. It is retired with its last
+    /// open description.
+    untrue: bool,
 }
 
 /// What a node is, as far as it matters here.
@@ -64,6 +69,10 @@ pub(crate) struct KnownNode {
     pub generation: u32,
     /// Kind of the node.
     pub what: What,
+    /// The kernel saw its last link go.
+    pub unlinked: bool,
+    /// Somebody has it open.
+    pub open: bool,
 }
 
 struct Kept {
@@ -161,9 +170,11 @@ impl Nodes {
             let k = s.known.entry(id).or_insert_with(|| Known {
                 generation,
                 lookups: 0,
+                opens: 0,
                 what: what(z),
                 unlinked: false,
                 retired: false,
+                untrue: false,
             });
             if k.generation != generation || k.retired {
                 drop(s);
@@ -265,6 +276,36 @@ impl Nodes {
             Err(e) if e.kind == Kind::Io => Err(e),
             // What is there now is another file, or none.
             _ => Err(Kind::Stale.into()),
+        }
+    }
+
+    /// The kernel has one more open description of a node.
+    pub(crate) fn opened(&self, id: u64) {
+        if let Some(k) = self.shard(id).acquire().known.get_mut(&id) {
+            k.opens = k.opens.saturating_add(1);
+        }
+    }
+
+    /// One less. With the last one goes a node of which the kernel keeps untrue times.
+    pub(crate) fn closed(&self, id: u64) {
+        let mut s = self.shard(id).acquire();
+        let Some(k) = s.known.get_mut(&id) else {
+            return;
+        };
+        if k.opens < u32::MAX {
+            k.opens = k.opens.saturating_sub(1);
+        }
+        let generation = (k.untrue && k.opens == 0 && !k.retired).then_some(k.generation);
+        drop(s);
+        if let (Some(generation), Some(object)) = (generation, self.object(id)) {
+            self.retire(id, object, generation);
+        }
+    }
+
+    /// The kernel keeps times of the node that are not those of its object.
+    pub(crate) fn distrust(&self, id: u64) {
+        if let Some(k) = self.shard(id).acquire().known.get_mut(&id) {
+            k.untrue = true;
         }
     }
 
@@ -389,6 +430,8 @@ impl Nodes {
                 object: *id,
                 generation: k.generation,
                 what: k.what,
+                unlinked: k.unlinked,
+                open: k.opens > 0,
             }));
         }
         out.retain_mut(|n| match self.object(n.id) {
@@ -438,7 +481,7 @@ impl Nodes {
                     }
                 }
                 Ok(_) => {
-                    self.retire(n);
+                    self.retire(n.id, n.object, n.generation);
                     nowhere.push(*n);
                 }
                 Err(_) => nowhere.push(*n),
@@ -448,21 +491,21 @@ impl Nodes {
     }
 
     /// Requests for a node fail from now on; its object has another id when it is looked up.
-    pub(crate) fn retire(&self, n: &KnownNode) {
-        let mut s = self.shard(n.id).acquire();
-        if let Some(k) = s.known.get_mut(&n.id) {
+    pub(crate) fn retire(&self, id: u64, object: u64, generation: u32) {
+        let mut s = self.shard(id).acquire();
+        if let Some(k) = s.known.get_mut(&id) {
             k.retired = true;
         }
-        let gone = s.kept.remove(&n.id);
+        let gone = s.kept.remove(&id);
         if gone.is_some() {
             KEPT.fetch_sub(1, Ordering::Relaxed);
         }
         drop(s);
         drop(gone);
-        if n.id & COUNTED != 0 {
+        if id & COUNTED != 0 {
             let mut c = self.counted.acquire();
-            if c.ids.get(&(n.object, n.generation)) == Some(&n.id) {
-                c.ids.remove(&(n.object, n.generation));
+            if c.ids.get(&(object, generation)) == Some(&id) {
+                c.ids.remove(&(object, generation));
             }
         }
     }

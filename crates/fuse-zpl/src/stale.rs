@@ -5,7 +5,7 @@ use crate::gate::TICK;
 use base::sync::MutexExt;
 use fuse::{Errno, Request};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 /// Nodes of which the kernel may have pages of the state before.
@@ -15,6 +15,8 @@ pub(crate) struct Stale {
     /// Whether something written to them was thrown away.
     nodes: Mutex<HashMap<u64, bool>>,
     cleaned: Condvar,
+    /// The thread of this process that tells the kernel sizes and times, as requests name it; 0: none.
+    teller: AtomicU32,
 }
 
 impl Stale {
@@ -37,11 +39,23 @@ impl Stale {
             }
     }
 
+    /// The thread whose system calls tell the kernel the sizes and times of stale nodes, or none.
+    pub fn set_teller(&self, thread: Option<u32>) {
+        self.teller.store(thread.unwrap_or(0), Ordering::Release);
+    }
+
+    /// Whether the request tells the kernel of the node what is true here: it changes nothing.
+    #[inline]
+    pub fn is_told(&self, req: &Request, node: u64) -> bool {
+        let teller = self.teller.load(Ordering::Acquire);
+        teller != 0 && teller == req.pid && self.contains(node)
+    }
+
     /// Waits until the kernel has no such pages of the node any more.
     ///
     /// Errors: EINTR if the caller was killed meanwhile, EIO if the session ended.
     pub fn wait(&self, req: &Request, node: u64) -> std::result::Result<(), Errno> {
-        if !self.contains(node) {
+        if !self.contains(node) || self.is_told(req, node) {
             return Ok(());
         }
         let lent = fuse::about_to_wait_for_requests();

@@ -183,7 +183,7 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     grown.write_at(b"HALF", 2).unwrap();
     let suspended = m.adapter.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone()).unwrap();
+    suspended.resume(new.clone(), &m.mount).unwrap();
     new.start().unwrap();
 
     let check = || {
@@ -210,8 +210,22 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     assert_eq!(whole(&mut same).unwrap(), "unchanged");
     assert!(is_stale(whole(&mut deep)));
     assert!(is_stale(whole(&mut added)));
-    // Its change time differs, which the kernel keeps; by its name it is there.
-    assert!(is_stale(whole(&mut removed)));
+    // Content, size and modification time are those of the snapshot, whatever the kernel kept.
+    assert_eq!(whole(&mut removed).unwrap(), "comes back");
+    assert_eq!(whole(&mut text).unwrap(), "old old");
+    assert_eq!(whole(&mut grown).unwrap(), "short");
+    for (name, f) in [("removed", &removed), ("text", &text), ("grown", &grown)] {
+        let (there, by_name) = (f.metadata().unwrap(), fs::metadata(m.path(name)).unwrap());
+        assert_eq!(there.ino(), by_name.ino(), "{name}");
+        let z = new.get(there.ino()).unwrap();
+        let (size, mtime) = (z.fixed().size, z.fixed().mtime);
+        for of in [there, by_name] {
+            assert_eq!(of.len(), size, "{name}");
+            let seen = (of.mtime(), of.mtime_nsec());
+            assert_eq!(seen, (mtime.sec, mtime.nsec.into()), "{name}");
+            assert_eq!(of.nlink(), 1, "{name}");
+        }
+    }
     // What can be written is written to what is there now.
     same.write_at(b"CHANGED", 0).unwrap();
     same.sync_all().unwrap();
@@ -221,6 +235,13 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     assert_eq!(fs::read_to_string(m.path("added")).unwrap(), "again");
     fs::remove_file(m.path("added")).unwrap();
     drop((same, removed, grown, added, deep, text));
+    // The change time, too, when nobody has it open any more.
+    for name in ["removed", "text", "grown"] {
+        let of = fs::metadata(m.path(name)).unwrap();
+        let ctime = new.get(of.ino()).unwrap().fixed().ctime;
+        let seen = (of.ctime(), of.ctime_nsec());
+        assert_eq!(seen, (ctime.sec, ctime.nsec.into()), "{name}");
+    }
     // The kernel has nothing left that comes out later.
     m.written.take().unwrap();
     std::thread::sleep(Duration::from_secs(2));
@@ -234,11 +255,63 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
         m.written.take().unwrap();
         let suspended = m.adapter.suspend().unwrap();
         let new = m.roll_back();
-        suspended.resume(new.clone()).unwrap();
+        suspended.resume(new.clone(), &m.mount).unwrap();
         new.start().unwrap();
         check();
-        assert!(is_stale(whole(&mut text)));
+        assert_eq!(whole(&mut text).unwrap(), "old old");
+        // And it is written to.
+        text.write_at(b"n", 0).unwrap();
+        text.sync_all().unwrap();
+        assert_eq!(fs::read_to_string(m.path("text")).unwrap(), "nld old");
     }
+}
+
+#[test]
+fn a_removed_directory_that_comes_back_is_usable_though_somebody_is_in_it() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("held");
+    fs::create_dir_all(m.path("d/e")).unwrap();
+    fs::write(m.path("d/f"), "in it").unwrap();
+    fs::create_dir(m.path("kept")).unwrap();
+    m.snapshot("s");
+    let (held, kept) = (
+        File::open(m.path("d")).unwrap(),
+        File::open(m.path("kept")).unwrap(),
+    );
+    let mut stands = std::process::Command::new("sleep")
+        .arg("60")
+        .current_dir(m.path("d/e"))
+        .spawn()
+        .unwrap();
+    fs::remove_dir_all(m.path("d")).unwrap();
+    fs::write(m.path("kept/late"), "goes").unwrap();
+    m.written.take().unwrap();
+    let suspended = m.adapter.suspend().unwrap();
+    let new = m.roll_back();
+    suspended.resume(new.clone(), &m.mount).unwrap();
+    new.start().unwrap();
+    let usable = (|| {
+        fs::write(m.path("d/new"), "new")?;
+        fs::write(m.path("d/e/deep"), "deep")?;
+        fs::remove_file(m.path("d/new"))
+    })();
+    stands.kill().unwrap();
+    stands.wait().unwrap();
+    usable.unwrap();
+    assert_eq!(names(m.path("d")), ["e", "f"]);
+    assert_eq!(fs::read_to_string(m.path("d/f")).unwrap(), "in it");
+    // A directory that was there all the while goes on for who has it open.
+    assert!(names(m.path("kept")).is_empty());
+    assert_eq!(kept.metadata().unwrap().nlink(), 2);
+    let old = held.metadata();
+    assert!(
+        is_stale(old),
+        "the kernel's removed directory leads nowhere"
+    );
+    drop((held, kept));
+    assert_eq!(names(m.path("d")), ["e", "f"]);
 }
 
 #[test]
@@ -282,7 +355,7 @@ fn a_file_without_a_name_in_the_state_resumed_stays_until_it_is_closed() {
     m.written.take().unwrap();
     let suspended = m.adapter.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone()).unwrap();
+    suspended.resume(new.clone(), &m.mount).unwrap();
     new.start().unwrap();
     assert!(!m.path("other").exists());
     assert_eq!(whole(&mut f).unwrap(), "without a name");
@@ -344,7 +417,7 @@ fn a_mapping_of_an_unchanged_file_goes_on_in_the_state_resumed() {
     m.written.take().unwrap();
     let suspended = m.adapter.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone()).unwrap();
+    suspended.resume(new.clone(), &m.mount).unwrap();
     new.start().unwrap();
     assert_eq!(map.byte(7), b'a');
     map.set(7, b'b');
@@ -357,8 +430,53 @@ fn a_mapping_of_an_unchanged_file_goes_on_in_the_state_resumed() {
     map.set(8, b'x');
     let suspended = m.adapter.suspend().unwrap();
     let again = m.roll_back();
-    suspended.resume(again.clone()).unwrap();
+    suspended.resume(again.clone(), &m.mount).unwrap();
     again.start().unwrap();
     assert_eq!(fs::read(m.path("f")).unwrap(), [b'a'; 4096]);
     assert_eq!(fs::read(m.path("g")).unwrap(), [b'c'; 4096]);
+}
+
+/// Files that change under a mapping go on in it: with another content, longer, and shorter.
+#[test]
+fn a_mapping_of_a_changed_file_shows_the_state_resumed() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("mapped-changed");
+    for (name, pages) in [("same", 2), ("longer", 2), ("shorter", 1)] {
+        fs::write(m.path(name), vec![b'a'; pages * 4096]).unwrap();
+    }
+    m.snapshot("s");
+    for (name, pages) in [("same", 2), ("longer", 1), ("shorter", 3)] {
+        fs::write(m.path(name), vec![b'b'; pages * 4096]).unwrap();
+    }
+    let open = |name: &str| {
+        let f = writable(m.path(name));
+        let map = Map::new(&f);
+        assert_eq!(map.byte(7), b'b');
+        (f, map)
+    };
+    let (same, longer, shorter) = (open("same"), open("longer"), open("shorter"));
+    // Closed, the mapping alone keeps it in use.
+    let same = same.1;
+    same.set(9, b'x');
+    m.written.take().unwrap();
+    longer.1.set(9, b'y');
+    let suspended = m.adapter.suspend().unwrap();
+    let new = m.roll_back();
+    suspended.resume(new.clone(), &m.mount).unwrap();
+    new.start().unwrap();
+    for map in [&same, &longer.1, &shorter.1] {
+        assert_eq!((map.byte(7), map.byte(9)), (b'a', b'a'));
+    }
+    assert_eq!(longer.0.metadata().unwrap().len(), 2 * 4096);
+    assert_eq!(shorter.0.metadata().unwrap().len(), 4096);
+    // What is stored now is stored in what is there.
+    shorter.1.set(3, b'z');
+    shorter.0.sync_all().unwrap();
+    drop((same, longer, shorter));
+    assert_eq!(fs::read(m.path("longer")).unwrap(), [b'a'; 2 * 4096]);
+    let read = fs::read(m.path("shorter")).unwrap();
+    assert_eq!((read.len(), read[3], read[4]), (4096, b'z', b'a'));
+    assert_eq!(fs::metadata(m.path("same")).unwrap().len(), 2 * 4096);
 }

@@ -40,6 +40,7 @@ mod request_buffer;
 mod ring;
 mod session;
 mod sys;
+mod tell;
 #[doc(hidden)]
 pub mod testing;
 mod types;
@@ -60,6 +61,7 @@ pub use notify::Notifier;
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 pub use ring::{enable_uring, wants_uring};
 pub use session::Session;
+pub use tell::{tell, Truth};
 pub use types::*;
 pub use worker_pool::{about_to_block, about_to_wait_for_requests, Lent};
 pub use write_out::{write_out, NodeAndGeneration, Pages};

@@ -76,9 +76,14 @@ struct FuseHandle {
     generation: u32,
 }
 
-/// Opens a file of the mount that `root` belongs to for reading, by its node id. Needs
-/// CAP_DAC_READ_SEARCH.
-pub(crate) fn open_by_node(root: &File, node: u64, generation: u32) -> io::Result<OwnedFd> {
+/// Opens a file of the mount that `root` belongs to, by its node id; for reading or writing, as `access`
+/// (`O_RDONLY`, `O_WRONLY`) says. Needs CAP_DAC_READ_SEARCH.
+pub(crate) fn open_by_node(
+    root: &File,
+    node: u64,
+    generation: u32,
+    access: i32,
+) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     let mut handle = FuseHandle {
         handle_bytes: 12,
@@ -87,7 +92,7 @@ pub(crate) fn open_by_node(root: &File, node: u64, generation: u32) -> io::Resul
         node_low: node as u32,
         generation,
     };
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOATIME | libc::O_NONBLOCK;
+    let flags = access | libc::O_CLOEXEC | libc::O_NOATIME | libc::O_NONBLOCK;
     // SAFETY: the handle has the layout of `struct file_handle` with as many bytes behind it as it
     // says, and outlives the call, which only reads it.
     let fd = unsafe {

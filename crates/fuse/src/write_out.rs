@@ -98,7 +98,7 @@ fn each(files: &[NodeAndGeneration], what: &(dyn Fn(NodeAndGeneration) + Sync)) 
 /// Writes a file out by opening and closing it; `None` if that cannot be done: no capability, or a
 /// kernel without handles.
 fn by_handle(root: &File, file: NodeAndGeneration, pages: Pages) -> Option<io::Result<()>> {
-    match sys::open_by_node(root, file.0, file.1) {
+    match sys::open_by_node(root, file.0, file.1, libc::O_RDONLY) {
         Ok(file) => Some(sys::close(file)),
         // A file that is gone has nothing to keep.
         Err(e) if pages == Pages::Keep && e.raw_os_error() == Some(libc::ESTALE) => Some(Ok(())),

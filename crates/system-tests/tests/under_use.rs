@@ -123,12 +123,14 @@ fn rollback_under_open_unlinked_and_half_written_files_is_exact() {
     rig.zfs(&["rollback", "-r", "tank/a@1"]);
     has_gone_back(&at);
     assert_eq!(whole(&mut same).unwrap(), "unchanged");
-    for f in [&mut added, &mut nameless, &mut grown] {
+    for f in [&mut added, &mut nameless] {
         let e = whole(f).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(STALE), "{e}");
     }
-    // What the kernel kept of this one is not what is there.
-    assert!(whole(&mut text).map_or(true, |t| t == "old old"));
+    // What the kernel kept of these is not what is there.
+    assert_eq!(whole(&mut text).unwrap(), "old old");
+    assert_eq!(whole(&mut grown).unwrap(), "short");
+    assert_eq!(grown.metadata().unwrap().len(), 5);
     // File systems in it stay, or come back with the directory they are mounted on.
     inside.write_all(b"goes on").unwrap();
     assert_eq!(fs::read_to_string(at.join("old/f")).unwrap(), "goes on");
@@ -158,6 +160,51 @@ fn rollback_under_open_unlinked_and_half_written_files_is_exact() {
     rig.zfs(&["unmount", "tank/a"]);
     rig.zfs(&["mount", "tank/a"]);
     has_gone_back(&at);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+/// The kernel's inode of a removed directory stays removed, so the directory gets another one when it is back.
+#[test]
+fn directories_removed_under_their_users_are_whole_again_after_a_rollback_and_a_receive() {
+    let Some((rig, mnt)) = tank("use-removed") else {
+        return;
+    };
+    rig.zfs(&["create", "tank/a"]);
+    let at = mnt.join("a");
+    fs::create_dir_all(at.join("d/e")).unwrap();
+    fs::write(at.join("d/f"), "in it").unwrap();
+    rig.zfs(&["snapshot", "tank/a@1"]);
+    rig.zfs(&["snapshot", "tank/a@2"]);
+    let stream = rig.path().join("home/increment");
+    let out = File::create(&stream).unwrap();
+    let mut send = rig.command("zfs", &["send", "-i", "@1", "tank/a@2"]);
+    assert!(send.stdout(out).status().unwrap().success());
+    rig.zfs(&["destroy", "tank/a@2"]);
+    for back in ["rollback", "receive"] {
+        let held = File::open(at.join("d")).unwrap();
+        let mut stands = rig
+            .command("sleep", &["60"])
+            .current_dir(at.join("d/e"))
+            .spawn()
+            .unwrap();
+        fs::remove_dir_all(at.join("d")).unwrap();
+        match back {
+            "rollback" => drop(rig.zfs(&["rollback", "tank/a@1"])),
+            _ => {
+                let mut receive = rig.command("zfs", &["receive", "-F", "tank/a"]);
+                let done = receive.stdin(File::open(&stream).unwrap()).status();
+                assert!(done.unwrap().success());
+            }
+        }
+        let usable = fs::write(at.join("d/e/new"), "new");
+        stands.kill().unwrap();
+        stands.wait().unwrap();
+        usable.unwrap_or_else(|e| panic!("{back}: {e}"));
+        assert_eq!(names(&at.join("d")), ["e", "f"], "{back}");
+        fs::remove_file(at.join("d/e/new")).unwrap();
+        drop(held);
+    }
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
 }

@@ -7,12 +7,10 @@ use crate::tree::{indirect_fits, Reader, Synced};
 use base::sync::MutexExt;
 use base::{Kind, Result};
 use disk::{BlkPtr, BP_SIZE};
-use zio::{Crypt, ReadSpec};
+use zio::{Crypt, ReadSpec, READ_AGAIN};
 
 /// Indirect blocks that are read side by side.
 const BATCH: usize = 16;
-/// How often a block is read again that a device fails to read. The sync does the same.
-const READ_AGAIN: u32 = 10;
 
 impl Dnode {
     /// Whether blocks that lead to `[offset, offset + len)` can be read, so that a write there can be
@@ -85,7 +83,11 @@ impl Dnode {
                 Ok(_) => return Ok(()),
                 // Not the block is the matter: the txg waits for the devices.
                 Err(e) if e.is_damage() && self.dmu.zio.devices_away() => return Ok(()),
-                Err(e) if e.kind == Kind::Io && again > 0 => again -= 1,
+                // The sync does the same.
+                Err(e) if e.kind == Kind::Io && again > 0 => {
+                    again -= 1;
+                    self.dmu.zio.pause_before(again);
+                }
                 Err(e) => self.read_failed(e, gen, r.failed.get(), &mut turns)?,
             }
         }

@@ -26,6 +26,7 @@ mod dnode;
 mod early_runs;
 mod immediate_write;
 mod job_gate;
+mod lost;
 mod objset;
 mod reading;
 mod received;

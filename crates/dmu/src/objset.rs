@@ -2,6 +2,7 @@
 
 use crate::dnode::{Dnode, Fields, Job};
 use crate::early_runs::Waiting;
+use crate::lost::Lost;
 use crate::reading::Reading;
 use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::tree::Synced;
@@ -137,6 +138,7 @@ pub struct Objset {
     pub(crate) waiting: Mutex<Waiting<Dnode>>,
     /// How blocks of dnodes of a raw stream are sealed, by number, until they are written.
     pub(crate) raw_seals: Mutex<BTreeMap<u64, DnodeSeal>>,
+    pub(crate) lost: Lost,
 }
 
 /// Unreadable blocks of dnodes that are passed over in search of a free one: as many as hang on one
@@ -323,6 +325,7 @@ impl Objset {
                 promised: AtomicU64::new(0),
                 waiting: Mutex::default(),
                 raw_seals: Mutex::default(),
+                lost: Lost::default(),
             }
         })
     }
@@ -953,6 +956,7 @@ impl Objset {
         base::mutation::panic_point("an object set that is on disk");
         let gone = std::mem::take(&mut *self.gone.acquire());
         for object in &gone {
+            self.lost.forget(*object);
             let mut m = self.shard(*object);
             if m.get(object).is_some_and(|d| !d.read_lock().f.allocated) {
                 m.remove(object);

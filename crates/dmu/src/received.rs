@@ -180,7 +180,11 @@ impl Dnode {
             let i = self.read_lock();
             ((i.f.slots, i.f.nblkptr), i.f.block_size)
         };
-        if now.0 != want.slots || now.1 > want.nblkptr {
+        // A spill block that stays needs its pointer beside what is new.
+        let taken = 64 + 128 * usize::from(want.nblkptr) + want.bonus.len();
+        let spill = if self.has_spill() { 128 } else { 0 };
+        let fits = taken + spill <= usize::from(want.slots) * 512;
+        if now.0 != want.slots || now.1 > want.nblkptr || !fits {
             bail!(Invalid, "object {}: its dnode changes", self.object());
         }
         if let Some(raw) = &new.raw {
@@ -281,6 +285,7 @@ impl Dnode {
         let policy = self.objset()?.policy();
         let (shape, ty) = {
             let i = self.read_lock();
+            Self::room_for_spill(&i)?;
             let shape = Shape {
                 obj_type: i.f.obj_type,
                 compress: i.f.compress,

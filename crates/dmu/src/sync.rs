@@ -15,8 +15,9 @@
 //!    So is one over part of a block whose rest cannot be read.
 //! 4. Objects whose block of dnodes cannot be read are not written at all.
 //!
-//! Each case is reported by [`Dmu::set_on_damage`](crate::Dmu::set_on_damage). In the MOS only rule 2
-//! holds: a write that it loses fails the txg.
+//! Each case is reported by [`Dmu::set_on_damage`](crate::Dmu::set_on_damage), and cases 2 to 4 of an
+//! object that stays to its next fsync ([`Objset::take_lost`]). In the MOS only rule 2 holds: a write that
+//! it loses fails the txg.
 
 mod data;
 mod meta;
@@ -294,10 +295,13 @@ impl Objset {
         let mut done: Vec<(Arc<Dnode>, Option<DnodePhys>)> = Vec::with_capacity(jobs.len());
         for (n, job) in jobs.iter().enumerate() {
             let mut phys = self.sync_dnode(&p, job, &writes[n], deltas[n])?;
-            if let (true, Some(phys)) = (p.report_unreadable(&job.dn), &mut phys) {
+            if let (Some(e), Some(phys)) = (p.report_unreadable(&job.dn), &mut phys) {
                 // What could not be freed is still below it.
                 phys.maxblkid = phys.maxblkid.max(job.s.maxblkid);
                 job.dn.keep_blocks(phys.maxblkid);
+                if job.f.allocated {
+                    self.lose(job.dn.object(), &e);
+                }
             }
             done.push((job.dn.clone(), phys));
         }
@@ -381,14 +385,18 @@ impl Objset {
                 }
                 _ => Ok(()),
             };
-            let ok = known
-                && match legible() {
-                    Err(e) if p.policy.is_mos => return Err(e),
-                    r => r.is_ok(),
-                };
-            if ok {
-                reached.push(job);
-                continue;
+            let why = match known {
+                true => legible().err(),
+                false => Some(Error::damaged("its block of dnodes cannot be read")),
+            };
+            match why {
+                None => {
+                    reached.push(job);
+                    continue;
+                }
+                Some(e) if known && p.policy.is_mos => return Err(e),
+                Some(e) if job.f.allocated => self.lose(object, &e),
+                Some(_) => {}
             }
             for b in &job.blocks {
                 if let Some(bp) = &b.placed {

@@ -134,6 +134,13 @@ impl Rig {
         self.sync_with(&FreeAll)
     }
 
+    /// One pass over the open txg, which may fail: it is over for the set then.
+    pub fn try_sync(&self) -> base::Result<()> {
+        let g = self.dmu.begin_sync()?;
+        let tx = self.dmu.syncing_tx(g.txg);
+        self.os.sync(&tx, 1, &FreeAll).map(|_| ())
+    }
+
     /// Writes the open txg with these hooks, and returns it.
     pub fn sync_with(&self, hooks: &dyn SyncHooks) -> Txg {
         let g = self.dmu.begin_sync().unwrap_or_else(|e| panic!("{e}"));

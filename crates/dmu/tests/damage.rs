@@ -92,6 +92,15 @@ fn is_damage(r: base::Result<()>) {
     assert!(e.is_damage(), "{e}");
 }
 
+/// What was given up of the object is told, once.
+fn is_told(rig: &Rig, object: u64) {
+    let e = rig.os.take_lost(object).expect("nobody is told");
+    assert_eq!(e.kind, base::Kind::Io, "{e}");
+    assert!(rig.os.take_lost(object).is_none());
+    assert!(rig.os.take_any_lost());
+    assert!(!rig.os.take_any_lost());
+}
+
 /// A file with one indirect block spoilt, that of level `level` and number 1, and another file.
 fn spoilt(level: u8) -> (Rig, u64, Vec<u8>, u64) {
     let rig = rig();
@@ -209,6 +218,8 @@ fn damage_met_by_the_sync_loses_the_write_but_not_the_txg() {
     }
     ruin(&rig, &t[&(1, 1)]);
     rig.sync();
+    is_told(&rig, bad);
+    assert!(rig.os.take_lost(good).is_none());
     let mut got = vec![0; BLOCK as usize];
     other.read(0, &mut got).unwrap();
     assert_eq!(got, bytes(BLOCK, 11));
@@ -220,6 +231,55 @@ fn damage_met_by_the_sync_loses_the_write_but_not_the_txg() {
     ruin(&rig, &t[&(1, 1)]);
     dn.read(PER * BLOCK, &mut got).unwrap();
     assert_eq!(got, data[(PER * BLOCK) as usize..][..BLOCK as usize]);
+}
+
+/// The rest of a block that a write changes in part is spoilt between the check and the sync.
+#[test]
+fn a_write_over_part_of_a_block_that_is_spoilt_meanwhile_is_told() {
+    let rig = rig();
+    let (bad, data) = file(&rig, 1);
+    let rig = rig.reopen();
+    let t = tree(&rig, bad);
+    let dn = rig.os.hold(bad).unwrap();
+    dn.check_edges(BLOCK + 5, 10).unwrap();
+    dn.write(&rig.tx(), BLOCK + 5, &b"0123456789"[..]).unwrap();
+    ruin(&rig, &t[&(0, 1)]);
+    rig.sync();
+    is_told(&rig, bad);
+    // As it was, whoever can read it.
+    ruin(&rig, &t[&(0, 1)]);
+    let mut got = vec![0; BLOCK as usize];
+    dn.read(BLOCK, &mut got).unwrap();
+    assert_eq!(got, data[BLOCK as usize..][..BLOCK as usize]);
+    // A freed object tells nobody, and who gets its number has no mark.
+    dn.write(&rig.tx(), BLOCK + 5, &b"0123456789"[..]).unwrap();
+    ruin(&rig, &t[&(0, 1)]);
+    rig.sync();
+    ruin(&rig, &t[&(0, 1)]);
+    drop(dn);
+    rig.os.free(&rig.tx(), bad).unwrap();
+    rig.sync();
+    rig.sync();
+    assert!(rig.os.take_lost(bad).is_none());
+}
+
+/// What the pool itself needs is never committed with a hole.
+#[test]
+fn in_the_mos_a_write_over_part_of_an_unreadable_block_fails_the_txg() {
+    let policy = WritePolicy {
+        is_mos: true,
+        ..WritePolicy::default()
+    };
+    let rig = Rig::new(os_type::META, 1 << 28, policy);
+    let (bad, data) = file(&rig, 1);
+    let rig = rig.reopen();
+    let t = tree(&rig, bad);
+    let dn = rig.os.hold(bad).unwrap();
+    dn.write(&rig.tx(), BLOCK + 5, &b"0123456789"[..]).unwrap();
+    ruin(&rig, &t[&(0, 1)]);
+    is_damage(rig.try_sync());
+    ruin(&rig, &t[&(0, 1)]);
+    drop((dn, data));
 }
 
 #[test]
@@ -312,6 +372,10 @@ fn objects_whose_dnodes_cannot_be_read_are_left_out_of_the_txg() {
     drop(dns);
     ruin(&rig, &block);
     rig.sync();
+    is_told(&rig, bad);
+    // There is nobody to ask for the one that was to go.
+    assert!(rig.os.take_lost(bad + 1).is_none());
+    assert!(rig.os.take_lost(good).is_none());
     assert_eq!(rig.space.free_bytes(), free);
     let mut got = vec![0; BLOCK as usize];
     rig.os.hold(good).unwrap().read(0, &mut got).unwrap();

@@ -110,6 +110,10 @@ impl History {
             h.bof += n;
             h.records_lost += 1;
         }
+        // A block that cannot be read would fail the txg.
+        for (off, n) in h.pieces(h.eof, len) {
+            self.dn.check_edges(off, n)?;
+        }
         let mut at = 0;
         for (off, n) in h.pieces(h.eof, len) {
             self.dn.write(tx, off, &bytes[at..at + n as usize])?;

@@ -392,6 +392,10 @@ impl zio::Waits for Pool {
         true
     }
 
+    fn pause(&self, ns: u64) {
+        self.env.clock.pause(ns);
+    }
+
     fn is_away(&self) -> bool {
         let tops = self.tree.tops();
         tops.iter().any(|t| t.is_concrete() && !t.state().usable())

@@ -264,6 +264,59 @@ fn a_write_over_part_of_an_unreadable_block_fails_and_loses_nothing() {
     rig.stop();
 }
 
+/// A write was accepted, and fsync answered from the log, before its txg met the damage: the next fsync tells, once.
+#[test]
+fn what_a_txg_gives_up_is_told_by_the_next_fsync() {
+    let Some(mut rig) = Rig::new("told") else {
+        return;
+    };
+    let image = rig.image("disk", 128 << 20);
+    let (mnt, disks) = (rig.mnt(), rig.disks());
+    let (at, disks) = (mnt.to_str().unwrap(), disks.to_str().unwrap());
+    rig.start();
+    rig.zpool(&["create", "-m", at, "tank", &image]);
+    let options = ["compression=off", "primarycache=metadata"];
+    rig.zfs(&["create", "-o", options[0], "-o", options[1], "tank/f"]);
+    const BLOCK: u64 = 128 << 10;
+    let mut dice = Dice::new(5);
+    let path = mnt.join("f/file");
+    fs::write(&path, dice.bytes(4 * BLOCK as usize)).unwrap();
+    fs::write(mnt.join("f/other"), dice.bytes(4 * BLOCK as usize)).unwrap();
+    let object = fs::metadata(&path).unwrap().ino();
+    rig.zpool(&["export", "tank"]);
+    let copies = &tree(&rig, "tank/f", object)[&(0, BLOCK)];
+    rig.zpool(&["import", "-d", disks, "tank"]);
+
+    let writable = |name: &str| File::options().write(true).open(mnt.join(name));
+    let (f, other) = (writable("f/file").unwrap(), writable("f/other").unwrap());
+    // Nothing of it is written to its place before the block is spoilt.
+    let page = dice.bytes(4096);
+    f.write_all_at(&page, BLOCK + 8192).unwrap();
+    other.write_all_at(&page, BLOCK + 8192).unwrap();
+    f.sync_all().unwrap();
+    other.sync_all().unwrap();
+    let disk = File::options().write(true).open(&image).unwrap();
+    disk.write_all_at(&[0x5a; 512], FRONT + copies[0].0)
+        .unwrap();
+    disk.sync_all().unwrap();
+    rig.zpool(&["sync", "tank"]);
+    is_eio("fsync of what was given up", f.sync_all());
+    f.sync_all().unwrap();
+    other.sync_all().unwrap();
+    let status = rig.zpool(&["status", "-v", "tank"]);
+    assert!(status.contains(path.to_str().unwrap()), "{status}");
+    // Over the whole block it can be written, and that is kept.
+    let block = dice.bytes(BLOCK as usize);
+    f.write_all_at(&block, BLOCK).unwrap();
+    f.sync_all().unwrap();
+    drop((f, other));
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", disks, "tank"]);
+    assert!(fs::read(&path).unwrap()[BLOCK as usize..][..block.len()] == block);
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
 /// A block of the history of which no copy can be read: what is recorded is lost, and nothing else.
 #[test]
 fn a_damaged_history_stops_no_command() {

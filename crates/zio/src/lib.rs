@@ -25,7 +25,9 @@ mod syncing;
 
 pub use cache::Cache;
 pub use crypt::{Crypt, Seal};
-pub use pipeline::{Prepared, RawSeal, Scrubbed, StoredForm, WriteSpec, Zio, ZioOptions};
+pub use pipeline::{
+    Prepared, RawSeal, Scrubbed, StoredForm, WriteSpec, Zio, ZioOptions, READ_AGAIN,
+};
 pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{

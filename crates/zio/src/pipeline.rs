@@ -23,6 +23,7 @@ use base::{bail, Block, Result, Txg};
 use codec::checksum;
 use disk::{BlkPtr, Checksum, Compression, ObjType};
 use queue::Queue;
+pub use read::READ_AGAIN;
 pub use scrub::Scrubbed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -139,6 +139,9 @@ pub trait Waits: Send + Sync {
     /// the pool does not wait.
     fn await_readable(&self, vdevs: &[u64], why: &Error) -> bool;
 
+    /// Has the calling thread wait for so many nanoseconds: a device that fails now may not fail then.
+    fn pause(&self, _ns: u64) {}
+
     /// Whether a top-level vdev cannot be used now. Asks no device.
     fn is_away(&self) -> bool {
         false

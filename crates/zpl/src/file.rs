@@ -252,7 +252,7 @@ impl Zfs {
             self.reap()?;
         }
         if wait && !self.is_replaying() {
-            self.log().commit(Some(z.object))?;
+            self.commit(Some(z.object))?;
         }
         Ok(done)
     }

@@ -249,17 +249,40 @@ impl Zfs {
             self.reap()?;
         }
         if self.props().sync == SyncMode::Always && !self.replaying.load(Ordering::Relaxed) {
-            self.log().commit(object)?;
+            self.commit(object)?;
         }
         Ok(())
     }
 
     /// Makes everything that concerns the object durable; `None`: everything of the file system.
+    ///
+    /// Errors: also, once, what a txg before had to give up of the object's changes because of damage.
     pub fn fsync(&self, z: Option<&Znode>) -> Result<()> {
-        if self.props().sync == SyncMode::Disabled || self.read_only {
+        if self.read_only {
             return Ok(());
         }
-        self.log().commit(z.map(|z| z.object))
+        let object = z.map(|z| z.object);
+        match self.props().sync {
+            SyncMode::Disabled => self.told_of_losses(object),
+            _ => self.commit(object),
+        }
+    }
+
+    /// Makes what the log has of the object durable, and tells what is lost of it.
+    pub(crate) fn commit(&self, object: Option<u64>) -> Result<()> {
+        self.log().commit(object)?;
+        self.told_of_losses(object)
+    }
+
+    fn told_of_losses(&self, object: Option<u64>) -> Result<()> {
+        match object {
+            Some(object) => self.os.take_lost(object).map_or(Ok(()), Err),
+            None if self.os.take_any_lost() => Err(Error::new(
+                Kind::Io,
+                "changes of damaged files are lost; zpool status -v lists the files",
+            )),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn now(&self) -> Time {

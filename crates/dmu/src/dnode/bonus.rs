@@ -114,6 +114,20 @@ impl Dnode {
         Ok(())
     }
 
+    /// Whether the dnode has room for the pointer of a spill block.
+    pub(crate) fn room_for_spill(i: &Inner) -> Result<()> {
+        let taken = 64 + 128 * i.f.nblkptr as usize + i.f.bonus.len();
+        if taken + 128 > i.f.slots as usize * 512 {
+            bail!(
+                NoSpace,
+                "no room for a spill pointer beside {} block pointers and {} bytes",
+                i.f.nblkptr,
+                i.f.bonus.len()
+            );
+        }
+        Ok(())
+    }
+
     /// Replaces the spill block; `data` must be a multiple of 512 bytes, at most 128 KiB.
     pub fn set_spill(&self, tx: &Tx, data: Option<Vec<u8>>) -> Result<()> {
         let mut i = self.write_lock();
@@ -121,15 +135,7 @@ impl Dnode {
             if d.is_empty() || d.len() % 512 != 0 || d.len() > base::OLD_MAX_BLOCK {
                 bail!(Invalid, "spill block of {} bytes", d.len());
             }
-            let taken = 64 + 128 * i.f.nblkptr as usize + i.f.bonus.len();
-            if taken + 128 > i.f.slots as usize * 512 {
-                bail!(
-                    NoSpace,
-                    "no room for a spill pointer beside {} block pointers and {} bytes",
-                    i.f.nblkptr,
-                    i.f.bonus.len()
-                );
-            }
+            Self::room_for_spill(&i)?;
         }
         self.touch(&mut i, tx)?;
         self.unplace_spill(&mut i, tx)?;

@@ -91,6 +91,7 @@ impl Objset {
                         if let Some(spot) = reader.failed.get() {
                             job.dn.note_damage(&e, spot);
                         }
+                        self.lose(job.dn.object(), &e);
                         if let Some(bp) = placed {
                             p.zio.free_space(bp, p.txg)?;
                         }
@@ -167,8 +168,9 @@ impl Objset {
                     // written here, space maps above all: the txg must not go on without it.
                     Err(e) if e.kind == Kind::Io && p.policy.is_mos => return Err(e),
                     // The rest of the block is gone for good. It stays as it is, an error for who
-                    // reads it, rather than becoming something it never was.
-                    Err(e) if e.is_damage() => {
+                    // reads it, rather than becoming something it never was. The pool's own metadata must
+                    // not go missing.
+                    Err(e) if e.is_damage() && !p.policy.is_mos => {
                         let spot = Spot {
                             level: 0,
                             blkid: o.blkid,
@@ -177,6 +179,7 @@ impl Objset {
                         };
                         if let Some(job) = jobs.get(o.job) {
                             job.dn.note_damage(&e, spot);
+                            self.lose(job.dn.object(), &e);
                         }
                         lost.push(n);
                         continue;

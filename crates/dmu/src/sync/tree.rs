@@ -61,13 +61,13 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Reports the unreadable blocks of an object; true if there are any.
-    pub(super) fn report_unreadable(&self, dn: &Dnode) -> bool {
+    /// Reports the unreadable blocks of an object; the first of them.
+    pub(super) fn report_unreadable(&self, dn: &Dnode) -> Option<Error> {
         let all = self.unreadable.take();
         for (e, spot) in &all {
             dn.note_damage(e, *spot);
         }
-        !all.is_empty()
+        all.into_iter().next().map(|(e, _)| e)
     }
 
     pub(super) fn kill(&self, bp: &BlkPtr) -> Result<()> {

@@ -313,7 +313,10 @@ impl Zio {
             }
             match &header {
                 Err(e) if e.is_damage() && self.await_readable(bp, e) => {}
-                Err(e) if e.kind == Kind::Io && again > 0 => again -= 1,
+                Err(e) if e.kind == Kind::Io && again > 0 => {
+                    again -= 1;
+                    self.pause_before(again);
+                }
                 _ => break,
             }
         }

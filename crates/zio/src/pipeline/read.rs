@@ -13,10 +13,12 @@ use base::{bail, Block, Error, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-/// How often a block that syncing context needs is read again when its devices fail.
-pub(super) const READ_AGAIN: u32 = 10;
+/// How often a block that a change needs is read again when its devices fail.
+pub const READ_AGAIN: u32 = 10;
+/// The first pause before that, and the longest, nanoseconds.
+const PAUSES: (u64, u64) = (1_000_000, 100_000_000);
 
 impl Zio {
     /// Whether what is found at the block's address must be the block: it is still in use, and not
@@ -275,6 +277,7 @@ impl Zio {
                     break;
                 }
                 again -= 1;
+                self.pause_before(again);
             }
             (next, wrong) = (0, Vec::new());
         }
@@ -287,6 +290,19 @@ impl Zio {
             return Err(last);
         }
         Err(last.context(format!("block {bp:?}")))
+    }
+
+    /// Waits before a block is read again, `left` times being left of [`READ_AGAIN`]: each time twice as
+    /// long, as devices that fail for a moment do not do so for long.
+    pub fn pause_before(&self, left: u32) {
+        let Some(waits) = self.waits.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let turn = READ_AGAIN.saturating_sub(left + 1).min(32);
+        let ns = (PAUSES.0 << turn).min(PAUSES.1);
+        if syncing::may_pause(ns) {
+            waits.pause(ns);
+        }
     }
 
     /// In syncing context: waits for the devices of a block if they are away. True: they are back.

@@ -1,0 +1,59 @@
+//! Changes that a txg gave up because of damage, until who asks for their objects has been told.
+//!
+//! A write was accepted, and perhaps logged, when its txg met a block that cannot be read. The txg goes on
+//! ([`crate::sync`]), so the writer must hear of it elsewhere: each object has a mark, which the next
+//! fsync of it returns once.
+
+use crate::objset::Objset;
+use base::sync::MutexExt;
+use base::{Error, Kind};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+
+/// The marks of one object set.
+#[derive(Default)]
+pub(crate) struct Lost {
+    /// Why, by object.
+    marks: Mutex<BTreeMap<u64, String>>,
+    /// Whether there may be any.
+    any: AtomicBool,
+    /// One was made since [`Objset::take_any_lost`].
+    news: AtomicBool,
+}
+
+impl Lost {
+    /// The object was freed: nobody can ask for it any more, and its number will be another's.
+    pub fn forget(&self, object: u64) {
+        if self.any.load(Ordering::Acquire) {
+            self.marks.acquire().remove(&object);
+        }
+    }
+}
+
+impl Objset {
+    /// Something that was changed in the object is not on disk and never will be.
+    pub(crate) fn lose(&self, object: u64, why: &Error) {
+        let mut marks = self.lost.marks.acquire();
+        marks.entry(object).or_insert_with(|| why.to_string());
+        self.lost.any.store(true, Ordering::Release);
+        self.lost.news.store(true, Ordering::Release);
+    }
+
+    /// What was given up of the changes of an object since this was last asked; an I/O error.
+    pub fn take_lost(&self, object: u64) -> Option<Error> {
+        if !self.lost.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut marks = self.lost.marks.acquire();
+        let why = marks.remove(&object)?;
+        self.lost.any.store(!marks.is_empty(), Ordering::Release);
+        let text = format!("changes of object {object} are lost: {why}");
+        Some(Error::new(Kind::Io, text))
+    }
+
+    /// Whether changes of any object were given up since this was last asked. Their marks stay.
+    pub fn take_any_lost(&self) -> bool {
+        self.lost.news.swap(false, Ordering::AcqRel)
+    }
+}

@@ -156,3 +156,30 @@ fn a_write_after_a_forced_unmount_began_is_refused_not_dropped() {
     assert!(size >= taken() * 10, "{size} bytes, {} lines", taken());
     b.rig.stop();
 }
+
+/// Two files change places (RENAME_EXCHANGE), and another file is synced: either name has its new content whole, or the old.
+#[test]
+fn names_that_are_exchanged_take_both_contents_along() {
+    use rustix::fs::{renameat_with, RenameFlags, CWD};
+    use std::fs;
+    let Some(mut b) = Bench::new(Rig::new("exchanged")) else {
+        return;
+    };
+    let path = |name: &str| format!("{}/{name}", b.at);
+    let (first, second, other) = (path("first"), path("second"), path("other"));
+    for round in 0..3u8 {
+        for name in [&first, &second, &other] {
+            fs::write(name, "").unwrap();
+        }
+        b.rig.zpool(&["sync", "tank"]);
+        let (one, two) = (vec![b'a' + round; 9000], vec![b'A' + round; 5000]);
+        fs::write(&first, &one).unwrap();
+        fs::write(&second, &two).unwrap();
+        renameat_with(CWD, &first, CWD, &second, RenameFlags::EXCHANGE).unwrap();
+        fs::File::open(&other).unwrap().sync_all().unwrap();
+        b.rig.kill();
+        b.rig.start();
+        assert!(fs::read(&second).unwrap() == one, "round {round}");
+        assert!(fs::read(&first).unwrap() == two, "round {round}");
+    }
+}

@@ -105,6 +105,11 @@ impl Zil {
         }
     }
 
+    /// The object's pending changes come before the next ordered one.
+    pub fn promote(&self, object: u64) {
+        self.lock().itxs.promote(Some(object));
+    }
+
     /// The object's last name is gone: its pending writes need not be logged.
     pub fn forget(&self, object: u64) {
         self.lock().itxs.forget(object);

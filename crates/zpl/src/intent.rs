@@ -1,6 +1,6 @@
 //! The intent log behind [`IntentLog`]: records of this layer into crate `zil`, and back at replay.
 
-use crate::log::{IntentLog, Record};
+use crate::log::{IntentLog, Record, RenameKind};
 use crate::replay::ReplayData;
 use crate::zfs::Zfs;
 use base::{Kind, Result, Txg};
@@ -149,6 +149,14 @@ impl IntentLog for ZilLog {
                 self.zil.log(tx.txg(), i);
             }
             return;
+        }
+        if let Record::Rename {
+            kind: RenameKind::Exchange(other),
+            ..
+        } = rec
+        {
+            // The itx takes the content of one along.
+            self.zil.promote(other);
         }
         match self.itx(&rec) {
             Some(i) => self.zil.log(tx.txg(), i),

@@ -44,8 +44,9 @@ pub struct NewFile {
 pub enum RenameKind {
     /// The target, if there is one, is replaced.
     Plain,
-    /// Both names change places.
-    Exchange,
+    /// Both names change places. The object of the new name: its pending writes go into the ordered list
+    /// first, too (not on disk).
+    Exchange(u64),
     /// A whiteout device takes the place of the source.
     Whiteout(NewFile),
 }

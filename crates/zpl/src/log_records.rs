@@ -151,8 +151,8 @@ impl Record {
                 to,
                 ..
             } => match kind {
-                RenameKind::Plain | RenameKind::Exchange => Body::Rename {
-                    exchange: kind == RenameKind::Exchange,
+                RenameKind::Plain | RenameKind::Exchange(_) => Body::Rename {
+                    exchange: kind != RenameKind::Plain,
                     source_dir: from_dir,
                     target_dir: to_dir,
                     source: from,
@@ -376,7 +376,7 @@ fn changed_names(body: Body) -> Result<Record> {
             target,
         } => Record::Rename {
             kind: if exchange {
-                RenameKind::Exchange
+                RenameKind::Exchange(0)
             } else {
                 RenameKind::Plain
             },

@@ -260,7 +260,7 @@ impl Zfs {
                 Ok(())
             })?;
         }
-        self.record(&tx, j.record(RenameKind::Exchange));
+        self.record(&tx, j.record(RenameKind::Exchange(t.object)));
         Ok(())
     }
 }

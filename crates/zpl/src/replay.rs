@@ -88,7 +88,7 @@ impl Zfs {
                 let (f, t) = (self.get(*from_dir)?, self.get(*to_dir)?);
                 let (how, whiteout) = match kind {
                     RenameKind::Plain => (0, None),
-                    RenameKind::Exchange => (flags::EXCHANGE, None),
+                    RenameKind::Exchange(_) => (flags::EXCHANGE, None),
                     RenameKind::Whiteout(n) => (flags::WHITEOUT, Some(replayed(n))),
                 };
                 self.rename_as(&f, from, &t, to, how, whiteout.as_ref(), &root)

@@ -106,10 +106,12 @@ pub enum Mutation {
     DamageRefusesImport,
     /// A record that a device keeps from being replayed is left out, and the log given up.
     ReplayDropsUnread,
+    /// A file with large blocks, none of which was written, does not count as one.
+    UnwrittenLargeBlocks,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 51] = [
+pub const MUTATIONS: [Mutation; 52] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -161,6 +163,7 @@ pub const MUTATIONS: [Mutation; 51] = [
     Mutation::ErrorEndsLog,
     Mutation::ReplayDropsUnread,
     Mutation::DamageRefusesImport,
+    Mutation::UnwrittenLargeBlocks,
 ];
 
 #[cfg(feature = "mutations")]

@@ -2,6 +2,7 @@
 
 use crate::core::{bump, is_zapified, Core, Triple};
 use crate::{Bpobj, Deadlist, Dir};
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, bail_about, Error, PerTxg, Result, Txg};
 use disk::dsl::{bookmark_flags, ds_flags, BookmarkPhys, DslDatasetPhys, Used};
@@ -777,6 +778,11 @@ impl SyncHooks for DatasetSync<'_> {
     ) -> Result<()> {
         if new.is_some_and(|d| d.slots > 1) {
             self.ds.pend.acquire().features.insert(guid::LARGE_DNODE);
+        }
+        // Also where no block of that size was ever written: a raw stream has to say the size.
+        let large = |d: &DnodePhys| d.block_size() > base::OLD_MAX_BLOCK;
+        if new.is_some_and(large) && !mutated(Mutation::UnwrittenLargeBlocks) {
+            self.ds.pend.acquire().features.insert(guid::LARGE_BLOCKS);
         }
         match self.on_dnode {
             Some(f) => f(object, old, new),

@@ -699,6 +699,20 @@ fn a_block_of_dnodes_that_keeps_its_old_seal_is_found() {
     found(Mutation::DnodeSealKept, &|_| sealed(&lines));
 }
 
+/// The MACs count the size of blocks that were never written.
+#[test]
+fn a_raw_copy_of_unwritten_large_blocks_is_readable() {
+    let lines = [
+        "set a recordsize 1048576",
+        "create a z 644",
+        "truncate a z 3000000",
+        "sync",
+        "snapshot a s3",
+        "receiveraw a s3 r0 1000",
+    ];
+    found(Mutation::UnwrittenLargeBlocks, &|_| sealed(&lines));
+}
+
 /// What comes back was changed elsewhere, where nobody charged the owners here.
 #[test]
 fn owners_who_are_not_charged_for_what_came_raw_are_found() {

@@ -302,6 +302,30 @@ fn an_unmount_can_forget_keys() {
 
 /// A raw stream brings no accounting of owners: it is counted when the file system is mounted, which changes it. One that is
 /// mounted read-only stays as it is, so that the next increment is taken without -F, as in OpenZFS.
+/// The size of blocks is in the MACs, also where none was written; of both kinds of file there is one that has only holes.
+#[test]
+fn a_raw_copy_has_files_of_large_blocks_that_were_never_written() {
+    let Some((rig, mnt)) = tank("unwritten-large") else {
+        return;
+    };
+    let key = key_file(&rig, "pass", "correct horse\n");
+    rig.sh(&format!(
+        "zfs create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=100000 -o keylocation={key} \
+             -o recordsize=1M -o compression=lz4 tank/a
+         zfs snapshot tank/a@0
+         head -c 1100000 /dev/zero > {0}/a/f; chmod 640 {0}/a/f; zfs snapshot tank/a@1
+         zfs send -w tank/a@0 | zfs receive tank/b
+         zfs send -w -i @0 tank/a@1 | zfs receive tank/b
+         zfs send -w tank/a@1 | zfs receive tank/c
+         zfs load-key -L {key} tank/b; zfs mount tank/b; cmp {0}/a/f {0}/b/f
+         zfs load-key -L {key} tank/c; zfs mount tank/c; cmp {0}/a/f {0}/c/f
+         test $(stat -c %a {0}/b/f) = 640",
+        mnt.display()
+    ));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
 #[test]
 fn a_raw_copy_mounted_read_only_takes_the_next_increment() {
     let Some((rig, mnt)) = tank("read-only-copy") else {

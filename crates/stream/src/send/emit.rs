@@ -198,6 +198,17 @@ impl<'a> Emitter<'a> {
             ..Object::default()
         };
         if self.features & feature::LARGE_BLOCKS == 0 {
+            if self.is_raw() && r.block_size > OLD_MAX_BLOCK as u32 {
+                // The MACs above it count the size.
+                bail!(
+                    Unsupported,
+                    "object {object} has blocks of {} KiB, none of which was ever written, and the dataset does \
+                     not count as one with large blocks: no raw stream of it can be received. Write a file of \
+                     large blocks there (dd if=/dev/urandom of=FILE bs=1M count=2), snapshot, and send that; or \
+                     send without -w",
+                    r.block_size >> 10
+                );
+            }
             r.block_size = r.block_size.min(OLD_MAX_BLOCK as u32);
         }
         if self.is_raw() {

@@ -296,7 +296,8 @@ impl Applier {
             )));
         }
         self.last = None;
-        self.max_object = self.max_object.max(r.object + u64::from(slots) - 1);
+        let last = r.object.saturating_add(u64::from(slots) - 1);
+        self.max_object = self.max_object.max(last);
         let keeps_spill = r.flags & record_flag::OBJECT_SPILL != 0 || !self.rules.spill_known;
         let there = match self.os.hold(r.object) {
             Ok(dn) => Some(dn),
@@ -427,7 +428,7 @@ impl Applier {
                 r.first
             );
         }
-        self.range = (r.first, r.first + r.slots);
+        self.range = (r.first, r.first.saturating_add(r.slots));
         self.range_swapped = self.big_endian(r.flags);
         self.last = None;
         let tx = self.os.tx(Need::bytes(OVERHEAD))?;
@@ -621,6 +622,20 @@ impl Applier {
         }
         let dn = self.hold(r.object, "FREE")?;
         let max_block = dn.info().max_blkid;
+        if self.rules.raw {
+            // Parts of a block cannot be zeroed without the key.
+            let size = dn.info().block_size as u64;
+            let end = r.offset.saturating_add(r.length);
+            let object_end = max_block.saturating_add(1).saturating_mul(size);
+            if r.offset % size != 0 || end % size != 0 && end < object_end {
+                bail!(
+                    Invalid,
+                    "raw FREE record of {} bytes at {} for blocks of {size}",
+                    r.length,
+                    r.offset
+                );
+            }
+        }
         let tx = self.os.tx(Need::freeing())?;
         dn.free_range(&tx, r.offset, r.length)?;
         if self.rules.raw {
@@ -694,6 +709,10 @@ impl Applier {
     }
 
     fn embedded(&mut self, r: &stream::WriteEmbedded, payload: &[u8], bytes: u64) -> Result<()> {
+        if self.rules.raw {
+            // Blocks of encrypted datasets are never embedded, and this one could not be sealed.
+            bail!(Invalid, "WRITE_EMBEDDED record in a raw stream");
+        }
         if r.etype != 0 {
             bail!(Invalid, "embedded block of kind {}", r.etype);
         }
@@ -750,7 +769,8 @@ impl Applier {
         if r.offset % size != 0 {
             bail!(Invalid, "REDACT record at {} of blocks of {size}", r.offset);
         }
-        let (first, last) = (r.offset / size, (r.offset + r.length).div_ceil(size));
+        let end = r.offset.saturating_add(r.length);
+        let (first, last) = (r.offset / size, end.div_ceil(size));
         if last - first > MAX_REDACTED {
             bail!(Invalid, "REDACT record of {} blocks", last - first);
         }

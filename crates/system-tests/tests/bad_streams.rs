@@ -86,6 +86,108 @@ fn with_begin(stream: &Path, change: impl Fn(&mut disk::stream::Begin)) -> Vec<u
     writer.into_inner()
 }
 
+/// A stream with records put in behind one, and checksums to match.
+fn with_records(stream: &Path, behind: impl Fn(&Record) -> Vec<(Record, Vec<u8>)>) -> Vec<u8> {
+    let bytes = fs::read(stream).unwrap();
+    let mut reader = stream::Reader::new(&bytes[..]);
+    let mut writer = stream::Writer::new(Vec::new());
+    while let Some(item) = reader.next().unwrap() {
+        match &item.record {
+            Record::End(e) => writer.end(e.to_guid).unwrap(),
+            r => writer.write(r, &item.payload).unwrap(),
+        }
+        for (r, payload) in behind(&item.record) {
+            writer.write(&r, &payload).unwrap();
+        }
+    }
+    writer.flush().unwrap();
+    writer.into_inner()
+}
+
+/// What cannot be stored without the key is refused when it arrives, not met by the txg.
+#[test]
+fn raw_streams_with_records_that_cannot_be_raw_are_refused_and_stop_nothing() {
+    use disk::stream::{Free, Spill, WriteEmbedded};
+    let Some(b) = Bad::new("bad-raw", &["src", "dst"]) else {
+        return;
+    };
+    let rig = &b.rig;
+    let key = rig.path().join("home/key");
+    fs::write(&key, "5a".repeat(32)).unwrap();
+    let location = format!("keylocation=file://{}", key.display());
+    let options = ["create", "-o", "encryption=on", "-o", "keyformat=hex", "-o"];
+    rig.zfs(&[&options[..], &[&location, "src/a"]].concat());
+    let file = rig.mnt().join("src/a/file");
+    fs::write(&file, Dice::new(1).bytes(400_000)).unwrap();
+    let object = fs::metadata(&file).unwrap().ino();
+    rig.zfs(&["snapshot", "src/a@1"]);
+    let raw = b.send(&["-w", "src/a@1"]);
+    let embedded = |r: &Record| match r {
+        Record::Object(r) if r.object == object => {
+            let own = WriteEmbedded {
+                object,
+                length: u64::from(r.block_size),
+                to_guid: r.to_guid,
+                compression: 2,
+                lsize: 8,
+                psize: 8,
+                ..WriteEmbedded::default()
+            };
+            vec![(Record::WriteEmbedded(own), vec![7; 8])]
+        }
+        _ => Vec::new(),
+    };
+    let free = |offset, length| {
+        move |r: &Record| match r {
+            Record::Write(r) if (r.object, r.offset) == (object, 0) => {
+                let own = Free {
+                    object,
+                    offset,
+                    length,
+                    to_guid: r.to_guid,
+                };
+                vec![(Record::Free(own), Vec::new())]
+            }
+            _ => Vec::new(),
+        }
+    };
+    // The master node has three block pointers, and no room for another.
+    let spill = |r: &Record| match r {
+        Record::Object(r) if r.object == 1 => {
+            let own = Spill {
+                object: 1,
+                length: 512,
+                to_guid: r.to_guid,
+                compression: 2,
+                compressed_size: 512,
+                ..Spill::default()
+            };
+            vec![(Record::Spill(own), vec![7; 512])]
+        }
+        _ => Vec::new(),
+    };
+    let none = |_: &Record| Vec::new();
+    let forged = b.home.join("forged");
+    for (name, bytes) in [
+        ("embedded", with_records(&raw, embedded)),
+        ("free", with_records(&raw, free(100, 1000))),
+        ("free to a part", with_records(&raw, free(0, 5000))),
+        ("spill", with_records(&raw, spill)),
+    ] {
+        fs::write(&forged, bytes).unwrap();
+        let (code, err) = b.receive(&["dst/x"], &forged);
+        assert_eq!(code, Some(1), "{name}: {err}");
+        rig.zpool(&["sync", "dst"]);
+        let health = rig.zpool(&["list", "-H", "-o", "health", "dst"]);
+        assert_eq!(health, "ONLINE\n", "{name}: {err}");
+        let there = rig.zfs(&["list", "-H", "-o", "name", "-r", "dst"]);
+        assert_eq!(there, "dst\n", "{name}");
+    }
+    // The way they were made is not what is wrong with them.
+    fs::write(&forged, with_records(&raw, none)).unwrap();
+    b.good(&["dst/x"], &forged);
+}
+
 #[test]
 fn streams_that_do_not_fit_are_refused_and_change_nothing() {
     let Some(b) = Bad::new("bad-streams", &["src", "dst"]) else {

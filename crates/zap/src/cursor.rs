@@ -4,7 +4,7 @@ use crate::hash::{hash_bits, max_cd};
 use crate::micro::{Micro, MicroEntry};
 use crate::table::Hdr;
 use crate::{leaf, Store, Value, Zap};
-use base::Result;
+use base::{Error, Result};
 
 /// One entry of an iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,14 @@ pub(crate) const END: u64 = u64::MAX;
 fn cookie(hash: u64, cd: u64, zap_flags: u64) -> u64 {
     let bits = hash_bits(zap_flags);
     (hash >> (64 - bits)) | (cd << bits)
+}
+
+/// The position of a hash and a cd, the next hash where there is no such cd; none behind the last one.
+fn behind(hash: u64, cd: u64, zap_flags: u64) -> Option<(u64, u64)> {
+    match cd > max_cd(zap_flags) as u64 {
+        true => Some((hash.checked_add(1 << (64 - hash_bits(zap_flags)))?, 0)),
+        false => Some((hash, cd)),
+    }
 }
 
 /// Hands out entries. It reads one leaf (or the microzap) at a time: what is added or removed there
@@ -98,17 +106,20 @@ impl<S: Store> Cursor<'_, S> {
             self.started = true;
             self.from = match self.at {
                 END => None,
-                c => {
-                    let cd = c >> bits;
-                    let cd = if cd > max_cd(h.flags) as u64 { 0 } else { cd };
-                    Some((c << (64 - bits), cd))
-                }
+                c => behind(c << (64 - bits), c >> bits, h.flags),
             };
         }
         while let (Some((hash, cd)), true) = (self.from, self.batch.is_empty()) {
             let blk = self.zap.pointer(&h, h.index(hash))?;
             let b = self.zap.store.block(blk)?;
             let (g, lh, mut all) = leaf::entries(&b)?;
+            // A leaf has a range of hashes of its own. One that says otherwise could be met for ever.
+            let len = lh.prefix_len;
+            let prefix = |hash: u64| hash.checked_shr(64 - len).unwrap_or(0);
+            let strays = |e: &leaf::LeafEntry| prefix(e.hash) != lh.prefix;
+            if len > h.zt_shift || prefix(hash) != lh.prefix || all.iter().any(strays) {
+                return Err(Error::damaged("ZAP leaf in the wrong place of the table"));
+            }
             all.retain(|e| (e.hash, e.cd as u64) >= (hash, cd));
             all.sort_unstable_by_key(|e| std::cmp::Reverse((e.hash, e.cd)));
             for e in &all {
@@ -125,9 +136,7 @@ impl<S: Store> Cursor<'_, S> {
                     next: cookie(e.hash, e.cd as u64 + 1, h.flags),
                 });
             }
-            // The first hash behind this leaf; a prefix of 0 bits is the whole space. A damaged
-            // prefix must not send us back.
-            let len = lh.prefix_len.min(h.zt_shift);
+            // The first hash behind this leaf; a prefix of 0 bits is the whole space.
             let next = match len {
                 0 => None,
                 n => ((hash >> (64 - n)) + 1)
@@ -141,9 +150,7 @@ impl<S: Store> Cursor<'_, S> {
 
     fn fill_micro(&mut self, head: &[u8]) -> Result<()> {
         if !std::mem::replace(&mut self.started, true) && self.at != END {
-            let cd = self.at >> 28;
-            let cd = if cd > u32::MAX as u64 { 0 } else { cd };
-            self.from = Some((self.at << 36, cd));
+            self.from = behind(self.at << 36, self.at >> 28, 0);
         }
         let Some((hash, cd)) = self.from.take() else {
             return Ok(());
@@ -166,7 +173,7 @@ impl<S: Store> Cursor<'_, S> {
                 let slots = held.from(hash, cd).filter_map(|slot| m.entry(slot));
                 self.batch.extend(slots.take(AT_ONCE).map(entry));
                 if let Some(last) = self.batch.last().filter(|_| self.batch.len() == AT_ONCE) {
-                    self.from = Some((last.hash, last.cd as u64 + 1));
+                    self.from = behind(last.hash, last.cd as u64 + 1, 0);
                 }
             }
             None => {

@@ -106,7 +106,7 @@ impl<S: Store> Zap<'_, S> {
                 let value_chunks = chunks_for(0, v.data.len()) - 1;
                 if lh.nfree + e.value_chunks() >= value_chunks {
                     drop(b);
-                    return self.store.modify(tx, blk, |b| leaf::set_value(b, &e, v))?;
+                    return self.change_leaf(tx, blk, |b| leaf::set_value(b, &e, v));
                 }
             } else if lh.nfree >= need {
                 let cd = match cd {
@@ -117,15 +117,17 @@ impl<S: Store> Zap<'_, S> {
                     bail!(NoSpace, "too many names with one hash");
                 }
                 drop(b);
-                self.store.modify(tx, blk, |b| {
+                self.hold(tx, 0)?;
+                self.change_leaf(tx, blk, |b| {
                     leaf::insert(b, p.hash, cd, &p.stored, p.ints, v)
-                })??;
+                })?;
                 h.num_entries = h.num_entries.saturating_add(1);
                 self.put_hdr(tx, &h)?;
                 let crowded = lh.prefix_len == h.zt_shift && lh.nfree - need < LOW_WATER;
                 if h.zt_nextblk != 0 || crowded {
+                    // The entry is there, whatever becomes of the table.
                     match self.grow_step(tx, &mut h) {
-                        Err(e) if e.kind == Kind::NoSpace => {}
+                        Err(e) if e.kind == Kind::NoSpace || e.is_damage() => {}
                         r => r?,
                     }
                 }
@@ -151,11 +153,28 @@ impl<S: Store> Zap<'_, S> {
         };
         drop(b);
         let int = h.name_int();
-        self.store.modify(tx, blk, |b| leaf::remove(b, &e, int))??;
+        self.hold(tx, 0)?;
+        self.change_leaf(tx, blk, |b| leaf::remove(b, &e, int))?;
         h.num_entries = h.num_entries.saturating_sub(1);
         self.put_hdr(tx, &h)?;
-        self.shrink(tx, blk, p.hash)?;
-        Ok(true)
+        // The entry is gone, whether or not its leaf can go.
+        match self.shrink(tx, blk, p.hash) {
+            Err(e) if e.is_damage() => Ok(true),
+            r => r.map(|()| true),
+        }
+    }
+
+    /// Changes a leaf as a whole or not at all.
+    fn change_leaf(
+        &self,
+        tx: &S::Tx,
+        blk: u64,
+        change: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.store.modify(tx, blk, |b| {
+            let before = b.clone();
+            change(b).inspect_err(|_| b.copy_from_slice(&before))
+        })?
     }
 
     /// Joins an empty leaf with its empty sibling, as long as there is one (data format §3.4).
@@ -186,6 +205,9 @@ impl<S: Store> Zap<'_, S> {
                 0 => (blk, sibling),
                 _ => (sibling, blk),
             };
+            self.hold(tx, 0)?;
+            self.hold(tx, keep)?;
+            self.hold_pointers(tx, &h, (prefix | 1) << span, 1 << span)?;
             self.set_pointers(tx, &h, (prefix | 1) << span, 1 << span, keep)?;
             self.store.modify(tx, keep, |b| {
                 leaf::set_prefix(b, prefix >> 1, lh.prefix_len - 1)

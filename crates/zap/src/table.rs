@@ -9,6 +9,16 @@ use disk::bytes::{put_u64, u64_at};
 pub(crate) const MAGIC: u64 = 0x2_F52A_B2AB;
 /// Largest pointer table that is believed, in blocks: 16 GiB of pointers at 16 KiB per block.
 const MAX_TABLE_BLOCKS: u64 = 1 << 20;
+/// Pointers a table may have whatever is in its leaves, and pointers for each leaf beyond that. Hashes
+/// that are spread need some 16; without a bound names with nearly the same hash would make a table of
+/// a GiB.
+const FREE_POINTERS: u64 = 1 << 20;
+/// See [`FREE_POINTERS`].
+const POINTERS_A_LEAF: u64 = 256;
+/// Blocks of the table that the splitting of one leaf copies at most; the next one goes on.
+const STEPS: u32 = 512;
+/// Pointers to one leaf that are changed at a time.
+const RUN_MAX: u64 = 1 << 20;
 
 /// Header fields.
 #[derive(Clone, Copy, Debug)]
@@ -165,14 +175,38 @@ impl<S: Store> Zap<'_, S> {
         n: u64,
         to: u64,
     ) -> Result<()> {
-        if n > 1 << 28 {
+        if n > RUN_MAX {
             return Err(Error::damaged("ZAP leaf with an impossibly short prefix"));
         }
-        self.fill(tx, |i| h.place(i), start, n, to)?;
+        self.fill(tx, |i| h.place(i), start, n, Some(to))?;
         if h.zt_nextblk != 0 {
-            self.fill(tx, |i| h.place_in(h.zt_nextblk, i), start * 2, n * 2, to)?;
+            self.fill(
+                tx,
+                |i| h.place_in(h.zt_nextblk, i),
+                start * 2,
+                n * 2,
+                Some(to),
+            )?;
         }
         Ok(())
+    }
+
+    /// Has the blocks of these pointers in memory, as blocks that are changed: from now on changing them
+    /// cannot fail, for nothing is read any more.
+    pub(crate) fn hold_pointers(&self, tx: &S::Tx, h: &Hdr, start: u64, n: u64) -> Result<()> {
+        if n > RUN_MAX {
+            return Err(Error::damaged("ZAP leaf with an impossibly short prefix"));
+        }
+        self.fill(tx, |i| h.place(i), start, n, None)?;
+        if h.zt_nextblk != 0 {
+            self.fill(tx, |i| h.place_in(h.zt_nextblk, i), start * 2, n * 2, None)?;
+        }
+        Ok(())
+    }
+
+    /// The same of any block.
+    pub(crate) fn hold(&self, tx: &S::Tx, blk: u64) -> Result<()> {
+        self.store.modify(tx, blk, |_| ())
     }
 
     fn fill(
@@ -181,7 +215,7 @@ impl<S: Store> Zap<'_, S> {
         place: impl Fn(u64) -> (u64, usize),
         start: u64,
         n: u64,
-        to: u64,
+        to: Option<u64>,
     ) -> Result<()> {
         let end = start + n;
         let mut i = start;
@@ -190,8 +224,8 @@ impl<S: Store> Zap<'_, S> {
             i += self.store.modify(tx, blk, |b| {
                 let room = b.len().saturating_sub(at) / 8;
                 let n = room.min((end - i) as usize);
-                for k in 0..n {
-                    put_u64(b, at + 8 * k, to);
+                for k in 0..if to.is_some() { n } else { 0 } {
+                    put_u64(b, at + 8 * k, to.unwrap_or(0));
                 }
                 n.max(1) as u64
             })?;
@@ -204,6 +238,10 @@ impl<S: Store> Zap<'_, S> {
     pub(crate) fn grow_step(&self, tx: &S::Tx, h: &mut Hdr) -> Result<()> {
         if h.zt_shift >= hash_bits(h.flags) - 2 || h.zt_numblks >= MAX_TABLE_BLOCKS {
             bail!(NoSpace, "ZAP pointer table is as large as it can be");
+        }
+        let most = FREE_POINTERS.max(h.num_leafs.saturating_mul(POINTERS_A_LEAF));
+        if h.zt_nextblk == 0 && 2 << h.zt_shift > most {
+            bail!(NoSpace, "too many names with nearly the same hash");
         }
         if h.zt_numblks == 0 {
             let head = self.store.block(0)?;
@@ -264,22 +302,34 @@ impl<S: Store> Zap<'_, S> {
             bail!(NoSpace, "too many names with one hash");
         }
         let before = h.zt_shift;
-        // Each step copies one block; the bound is the number of blocks of the table.
+        let mut steps = STEPS;
+        // Each step copies one block.
         while lh.prefix_len >= h.zt_shift && h.zt_shift == before {
+            if steps == 0 {
+                bail!(
+                    NoSpace,
+                    "the pointer table of a ZAP is being doubled: try again"
+                );
+            }
+            steps -= 1;
             self.grow_step(tx, &mut h)?;
         }
         let new = h.freeblk;
         let (low, high) = leaf::split(&b, h.name_int())?;
         drop(b);
+        let span = h.zt_shift - (lh.prefix_len + 1);
+        let start = ((prefix << 1) | 1) << span;
+        // What cannot be read is met before anything is changed: half a split loses half a leaf.
+        self.hold(tx, 0)?;
+        self.hold(tx, blk)?;
+        self.hold_pointers(tx, &h, start, 1 << span)?;
+        self.store
+            .modify(tx, new, |b| b.copy_from_slice_checked(&high))??;
         h.freeblk += 1;
         h.num_leafs = h.num_leafs.saturating_add(1);
         self.put_hdr(tx, &h)?;
         self.store
             .modify(tx, blk, |b| b.copy_from_slice_checked(&low))??;
-        self.store
-            .modify(tx, new, |b| b.copy_from_slice_checked(&high))??;
-        let span = h.zt_shift - (lh.prefix_len + 1);
-        let start = ((prefix << 1) | 1) << span;
         self.set_pointers(tx, &h, start, 1 << span, new)
     }
 }

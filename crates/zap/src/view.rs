@@ -1,6 +1,8 @@
 //! The operations of [`Zap`](crate::Zap): look up, add, update, remove, iterate; micro and fat ZAPs alike.
 
+use crate::mem::MemStore;
 use crate::micro::{self, Micro, Room, MAX_MICRO_NAME};
+use crate::table::CopyChecked;
 use crate::value::{hex_key, Key};
 use crate::{norm, normalize, Store, Value, Zap};
 use base::sync::{ReadGuard, RwLockExt, WriteGuard};
@@ -276,18 +278,34 @@ impl<'a, S: Store> Zap<'a, S> {
         }
     }
 
+    /// The fat ZAP is made in memory first: a name that finds no place there must not cost the others.
     fn upgrade_locked(&self, tx: &S::Tx) -> Result<()> {
         let b = self.store.block(0)?;
-        self.store.index().forget();
         let m = Micro::open(&b)?;
         let size = 1 << crate::FAT_SHIFT;
+        let made = MemStore::new(size);
+        let fat = Zap {
+            store: &made,
+            max_name: self.max_name,
+            max_micro: self.max_micro,
+        };
+        fat.fat_init(&(), m.salt, m.normflags, 0)?;
+        for e in m.entries() {
+            let v = Value::u64(e.value);
+            let put = fat.fat_put(&(), Key::Name(e.name), &v, Mode::Add, Some(e.cd));
+            put.map_err(|e| match e.kind {
+                Kind::Exists => Error::damaged("microzap with one name twice"),
+                _ => e,
+            })?;
+        }
+        self.store.index().forget();
         if b.len() != size {
             self.store.set_block_size(tx, size)?;
         }
-        self.fat_init(tx, m.salt, m.normflags, 0)?;
-        for e in m.entries() {
-            let v = Value::u64(e.value);
-            self.fat_put(tx, Key::Name(e.name), &v, Mode::Add, Some(e.cd))?;
+        // Block 0 is in memory and the others are new, so none of them is read from a device.
+        for (blk, content) in made.blocks() {
+            self.store
+                .modify(tx, blk, |b| b.copy_from_slice_checked(&content))??;
         }
         Ok(())
     }

@@ -124,6 +124,8 @@ struct Cand {
     at: u64,
     /// It may have missed the write.
     stale: bool,
+    /// It is being replaced: a rebuild reads from it only what nobody else has.
+    leaving: bool,
     got: Got,
 }
 

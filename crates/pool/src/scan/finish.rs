@@ -78,26 +78,31 @@ impl Pool {
     fn take_off_dtls(&self, l: &Live, max: Txg) {
         let (min, _) = l.range();
         for v in self.tree.all().iter().filter(|v| v.has_dtl()) {
-            let lacks = v.dtl();
-            let Some((first, end)) = hull(&lacks) else {
-                continue;
-            };
-            // A leaf that was away meanwhile has missed later txgs, too, and gets a resilver of its own.
-            let whole = first >= min && end <= max && v.state().usable();
+            let usable = v.state().usable();
             let away = l.absent.contains(&v.guid());
-            if (!whole || away) && !mutated(Mutation::DtlDropsMore) {
-                continue;
-            }
-            let mut left = lacks.clone();
-            left.remove(0, max.number());
             let unrepaired = l.behind.get(&v.guid()).cloned().unwrap_or_default();
-            for (start, end) in unrepaired.iter() {
-                for (s, e) in lacks.iter() {
-                    left.insert(start.max(s), end.min(e));
+            let changed = v.edit_dtl(|lacks| {
+                let Some((first, end)) = hull(lacks) else {
+                    return false;
+                };
+                // A leaf that was away meanwhile has missed later txgs, too, and gets a resilver of its own.
+                let whole = first >= min && end <= max && usable;
+                if (!whole || away) && !mutated(Mutation::DtlDropsMore) {
+                    return false;
                 }
+                let mut left = lacks.clone();
+                left.remove(0, max.number());
+                for (start, end) in unrepaired.iter() {
+                    for (s, e) in lacks.iter() {
+                        left.insert(start.max(s), end.min(e));
+                    }
+                }
+                *lacks = left;
+                true
+            });
+            if changed {
+                self.is_filled(v);
             }
-            v.set_dtl(left);
-            self.is_filled(v);
         }
         self.tree.propagate();
     }

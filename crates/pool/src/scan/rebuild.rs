@@ -44,6 +44,10 @@ struct Live {
     /// Tells it from other rebuilds.
     number: u64,
     pass: Pass,
+    /// How far it has copied; the word that is stored follows.
+    at: u64,
+    /// The txg that the last copies are flushed with. No earlier one may say that they were made.
+    copied_in: Txg,
     /// It has come further since the record was stored.
     moved: bool,
     /// Everything was copied, in a txg before this one.
@@ -72,6 +76,8 @@ impl Live {
                 before: words[word::TIME],
                 ..Pass::default()
             },
+            at: words[word::LAST],
+            copied_in: Txg::NONE,
             moved: false,
             complete: false,
         }
@@ -271,7 +277,7 @@ impl Pool {
         let (number, from, max) = {
             let live = self.rebuilds.live();
             let l = live.get(&id).filter(|l| !l.complete)?;
-            (l.number, l.words[word::LAST], Txg::new(l.words[word::MAX]))
+            (l.number, l.at, Txg::new(l.words[word::MAX]))
         };
         // Only then all that is lacked is on disk.
         if self.dmu.synced_txg().after(1) < max {
@@ -327,7 +333,7 @@ impl Pool {
             return false;
         };
         // Not with the lock held: reading the map may mend blocks.
-        let from = self.rebuilds.live().get(&id).map(|l| l.words[word::LAST]);
+        let from = self.rebuilds.live().get(&id).map(|l| l.at);
         let ms = from.and_then(|f| f.checked_shr(top.metaslab_shift()));
         let Some(ms) = ms.filter(|m| *m < self.space.metaslab_count(id)) else {
             return false;
@@ -348,8 +354,8 @@ impl Pool {
         if !budget.take((scanned / BLOCK).max(1)) {
             return false;
         }
-        let done = self.tree.rebuild(id, &piece.ranges, self.dmu.open_txg());
-        drop(no_new_txg);
+        let txg = self.dmu.open_txg();
+        let done = self.tree.rebuild(id, &piece.ranges, txg);
         if !self.tree.top(id).is_ok_and(|t| t.state().usable()) {
             // It waits for its devices, and goes on here.
             return false;
@@ -383,8 +389,12 @@ impl Pool {
         l.pass.scanned += scanned;
         l.pass.issued += issued;
         l.pass.skipped += skipped;
-        l.words[word::LAST] = piece.next;
+        l.at = piece.next;
+        l.copied_in = l.copied_in.max(txg);
         l.moved = true;
+        // The next txg that is written stores it.
+        drop(live);
+        drop(no_new_txg);
         true
     }
 
@@ -400,6 +410,10 @@ impl Pool {
                 let Some(l) = live.get_mut(&id) else { continue };
                 let ms = l.pass_ms(self.env.clock.monotonic_ns());
                 l.words[word::TIME] = l.pass.before.saturating_add(ms);
+                let flushed = l.copied_in <= tx.txg();
+                if flushed {
+                    l.words[word::LAST] = l.at;
+                }
                 let at_end =
                     l.words[word::LAST] >> top.metaslab_shift() >= self.space.metaslab_count(id);
                 let at_end = at_end || (l.moved && mutated(Mutation::RebuildEndsEarly));
@@ -407,7 +421,9 @@ impl Pool {
                 let complete = l.complete;
                 l.complete |= at_end;
                 more |= l.complete || tx.txg().after(1) < Txg::new(l.words[word::MAX]);
-                let store = std::mem::take(&mut l.moved) || complete;
+                let store = l.moved && flushed || complete;
+                l.moved &= !flushed;
+                more |= l.moved;
                 (store.then_some(l.words), complete)
             };
             if complete || !wanted {
@@ -455,11 +471,16 @@ impl Pool {
         self.features.activate(tx, guid::DEVICE_REBUILD, -1)?;
         if complete && words[word::ERRORS] == 0 {
             for v in top.dtl_holders().iter().filter(|v| v.is_rebuilt()) {
-                let lacks = v.dtl();
-                let covered =
-                    hull(&lacks).is_some_and(|(_, end)| end <= Txg::new(words[word::MAX]));
-                if covered && v.state().usable() {
-                    v.set_dtl(base::RangeSet::new());
+                let max = Txg::new(words[word::MAX]);
+                let usable = v.state().usable();
+                let filled = v.edit_dtl(|lacks| {
+                    let covered = hull(lacks).is_some_and(|(_, end)| end <= max);
+                    if covered && usable {
+                        *lacks = base::RangeSet::new();
+                    }
+                    covered && usable
+                });
+                if filled {
                     self.is_filled(v);
                 }
             }

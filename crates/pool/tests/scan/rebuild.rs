@@ -133,6 +133,25 @@ fn a_disk_is_replaced_sequentially_and_leaves() {
     w.whole_on(&|i| i == 2);
 }
 
+/// A disk that is replaced may be one that gives anything without an error: no checksum tells, so others are read.
+#[test]
+fn the_disk_that_is_replaced_is_not_read_where_others_have_everything() {
+    let mut w = mirror(1);
+    let first = leaf(&w.pool, 0);
+    w.spoil(0, &|_| true);
+    w.pool
+        .attach_sequentially(first, &dev(2), Attach::Replace, None)
+        .unwrap();
+    rebuilt(&w.pool).unwrap();
+    assert_eq!(w.pool.rebuilds()[0].errors, 0);
+    let new = w.pool.tree.find(leaf(&w.pool, 2)).unwrap();
+    w.finish();
+    assert_eq!(new.stats.errors().2, 0, "checksum errors on the new disk");
+    (0..4).for_each(|_| sync(&w.pool));
+    w.config = w.pool.full_config(0, Txg::NONE, false);
+    w.whole_on(&|i| i == 2);
+}
+
 #[test]
 fn a_second_device_makes_a_rebuild_begin_anew() {
     let mut w = mirror(2);

@@ -266,6 +266,7 @@ pub(super) fn column(
             let at = at.ok()?;
             let stale = owner.dtl_contains(req.birth);
             Some(Cand {
+                leaving: false,
                 leaf,
                 owner,
                 at,

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //!
-//! 1. Only a leaf that lacks nothing is read from: which blocks a range holds, and when they were born, is not known.
+//! 1. Only a leaf that lacks nothing is read from: which blocks a range holds, and when they were born, is not known. One that
+//!    is being replaced is asked last, for no checksum tells whether it still has what it should.
 //! 2. Only a leaf that a rebuild fills ([`Vdev::is_rebuilt`]) is written to.
 //! 3. No other write to a range is under way while it is copied ([`Copying`](crate::copying::Copying)). The caller sees to it
 //!    that no block of it is one of a txg that is not on disk.
@@ -20,6 +21,7 @@ use crate::VdevTree;
 use base::sync::MutexExt;
 use base::{bail, Block, Result, Txg, MAX_BLOCK};
 use env::Op;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,6 +41,47 @@ pub struct Rebuilt {
     pub skipped: bool,
     /// A part of it could not be had, or not be given to a leaf.
     pub failed: bool,
+}
+
+/// What a leaf, or distributed spare, is to a rebuild.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It is filled.
+    Filled,
+    /// It lacks nothing.
+    Source,
+    /// It lacks nothing, and is being replaced.
+    Leaving,
+    /// It lacks something, and no rebuild fills it.
+    Neither,
+}
+
+/// The roles of all below a top-level vdev, by guid: decided once, so that nobody is a source and filled in one call.
+type Roles = HashMap<u64, Role>;
+
+fn roles(top: &Arc<Vdev>) -> Roles {
+    let mut leaving = Vec::new();
+    note_leaving(top, &mut leaving);
+    let role = |v: &Arc<Vdev>| {
+        let lacks = !v.dtl_is_empty();
+        let to_be_filled = v.get_u64(crate::keys::REBUILD_TXG).unwrap_or(0) != 0;
+        match lacks {
+            true if to_be_filled => Role::Filled,
+            true => Role::Neither,
+            false if leaving.contains(&v.guid()) => Role::Leaving,
+            false => Role::Source,
+        }
+    };
+    let all = top.dtl_holders();
+    all.iter().map(|v| (v.guid(), role(v))).collect()
+}
+
+/// Guids of those in whose place another is put.
+fn note_leaving(v: &Arc<Vdev>, out: &mut Vec<u64>) {
+    if let (VdevKind::Replacing | VdevKind::Spare, Some(first)) = (v.kind(), v.children().first()) {
+        out.extend(first.dtl_holders().iter().map(|l| l.guid()));
+    }
+    v.children().iter().for_each(|c| note_leaving(c, out));
 }
 
 /// Ranges that are read together, and written together while the next group is read.
@@ -102,9 +145,10 @@ impl VdevTree {
             .iter()
             .map(|&(at, n)| (vdev, at, at.saturating_add(n)));
         let _window = self.copying.begin(places.collect());
+        let roles = roles(&top);
         let mut groups: Vec<Mutex<Group>> = Vec::new();
         for ranges in ranges.chunks(ranges.len().div_ceil(GROUPS).max(1)) {
-            groups.push(Mutex::new(self.group_of_ranges(&top, ranges)?));
+            groups.push(Mutex::new(self.group_of_ranges(&top, ranges, &roles)?));
         }
         for next in 0..=groups.len() {
             self.env.cpu.par_io(2, &|half| match half {
@@ -119,7 +163,12 @@ impl VdevTree {
     }
 
     /// Which leaves some ranges are read from and written to.
-    fn group_of_ranges(&self, top: &Arc<Vdev>, ranges: &[(u64, u64)]) -> Result<Group> {
+    fn group_of_ranges(
+        &self,
+        top: &Arc<Vdev>,
+        ranges: &[(u64, u64)],
+        roles: &Roles,
+    ) -> Result<Group> {
         let mut group = Group {
             plans: Vec::new(),
             out: vec![Rebuilt::default(); ranges.len()],
@@ -135,7 +184,7 @@ impl VdevTree {
             };
             let mut plan = self.plan(&req)?;
             plan.class = IoClass::Rebuild;
-            let (plan, wanted) = sources_and_targets(top, plan, out);
+            let (plan, wanted) = sources_and_targets(top, plan, roles, out);
             out.skipped = !wanted && !out.failed;
             group.plans.push(wanted.then_some(plan));
         }
@@ -163,7 +212,14 @@ impl VdevTree {
             let Some(plan) = plan else { continue };
             let nparity = plan.map.as_ref().map_or(0, |m| m.nparity);
             for (s, cols) in plan.stripes.iter().enumerate() {
-                let fresh = |c: &Column| c.cands.first().is_some_and(|k| !k.stale);
+                let all = |c: &Column| c.cands.first().is_some_and(|k| !k.stale);
+                let staying = |c: &Column| c.cands.first().is_some_and(|k| !k.stale && !k.leaving);
+                // Enough columns stay: those that are being replaced are made from the others.
+                let enough = cols.iter().filter(|c| c.blank || staying(c)).count() + nparity;
+                let fresh = |c: &Column| match enough >= cols.len() {
+                    true => staying(c),
+                    false => all(c),
+                };
                 let whole = cols.iter().skip(nparity).all(|c| c.blank || fresh(c));
                 let needed = cols
                     .iter()
@@ -290,9 +346,16 @@ impl VdevTree {
 
 /// Leaves out who is neither read from nor written to. True if somebody is to be written to; in `out` whether one of those is
 /// away.
-fn sources_and_targets(top: &Arc<Vdev>, mut plan: Plan, out: &mut Rebuilt) -> (Plan, bool) {
-    let away =
-        |(leaf, owner): &(Arc<Vdev>, Arc<Vdev>)| owner.is_rebuilt() && !leaf.state().usable();
+fn sources_and_targets(
+    top: &Arc<Vdev>,
+    mut plan: Plan,
+    roles: &Roles,
+    out: &mut Rebuilt,
+) -> (Plan, bool) {
+    let role = |v: &Vdev| roles.get(&v.guid()).copied().unwrap_or(Role::Neither);
+    let away = |(leaf, owner): &(Arc<Vdev>, Arc<Vdev>)| {
+        role(owner) == Role::Filled && !leaf.state().usable()
+    };
     out.failed = match &plan.map {
         None => top.leaves().into_iter().any(|l| away(&(l.clone(), l))),
         Some(map) => {
@@ -303,11 +366,13 @@ fn sources_and_targets(top: &Arc<Vdev>, mut plan: Plan, out: &mut Rebuilt) -> (P
     let mut wanted = false;
     for col in plan.stripes.iter_mut().flatten() {
         col.cands.retain_mut(|k| {
-            k.stale = k.owner.is_rebuilt();
+            let role = role(&k.owner);
+            k.stale = role == Role::Filled;
+            k.leaving = role == Role::Leaving;
             wanted |= k.stale;
-            k.stale || k.owner.dtl_is_empty()
+            role != Role::Neither
         });
-        col.cands.sort_by_key(|k| k.stale);
+        col.cands.sort_by_key(|k| (k.stale, k.leaving));
     }
     (plan, wanted)
 }

@@ -28,6 +28,11 @@ impl Vdev {
         *self.dtl.acquire() = ranges;
     }
 
+    /// Changes the set by what it is: nothing that a write adds meanwhile gets lost.
+    pub fn edit_dtl<R>(&self, edit: impl FnOnce(&mut RangeSet) -> R) -> R {
+        edit(&mut self.dtl.acquire())
+    }
+
     /// Whether the leaf lacks no txg.
     pub fn dtl_is_empty(&self) -> bool {
         self.dtl.acquire().is_empty()

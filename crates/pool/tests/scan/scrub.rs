@@ -276,3 +276,34 @@ fn repairs_that_no_flush_covered_are_on_the_list_of_what_a_device_lacks() {
     let lacks: Vec<bool> = (0..6).map(repaired_while_flushes_fail).collect();
     assert!(lacks.contains(&true), "{lacks:?}");
 }
+
+/// The right copy may be the one that a device fails to read: the block counts as unreadable for now, the wrong side alone is
+/// blamed, and it is put right when the other can be read.
+#[test]
+fn one_side_that_is_wrong_and_one_that_cannot_be_read_are_told_apart() {
+    let mut w = World::new(GroupKind::Mirror, 2);
+    w.fill("a", 4);
+    w.spoil(0, &|_| true);
+    w.reopen();
+    let blocks = w.blocks("a");
+    let errors = |n: usize| w.pool.tree.leaves()[n].stats.errors();
+    let before = errors(0).2;
+    w.pool.zio.cache.clear();
+    w.disks[1].read_errors.store(1, Relaxed);
+    let e = w.pool.zio.read(&blocks[0]).unwrap_err();
+    w.disks[1].read_errors.store(0, Relaxed);
+    assert_eq!(e.kind, base::Kind::Io, "{e}");
+    assert_eq!(
+        errors(1).2,
+        0,
+        "the side that could not be read is not wrong"
+    );
+    w.pool.zio.read(&blocks[0]).unwrap();
+    assert!(errors(0).2 > before);
+    assert_eq!(errors(1).2, 0);
+    w.pool.zio.cache.clear();
+    w.disks[1].read_errors.store(u64::MAX, Relaxed);
+    let healed = w.pool.zio.read(&blocks[0]);
+    w.disks[1].read_errors.store(0, Relaxed);
+    healed.unwrap();
+}

@@ -158,13 +158,18 @@ fn dos_flags_are_shown_set_and_kept() {
     };
     let archive = 1u64 << 35;
     assert_eq!(get(&rig), format!("{archive:x}"));
-    // Hidden, system and read-only: who opens it for writing from now on is refused.
+    // Hidden, system and read-only: who opens it for writing from now on is refused, but for root.
+    let append = format!("echo x >>{at}/f");
+    let writes = |user| {
+        let said = rig.try_run_as(user, "sh", &["-c", &append]);
+        said.status.success()
+    };
+    rig.sh(&format!("chmod 666 {at}/f"));
+    assert!(writes(Some(65534)), "before");
     set(&rig, "7 << 32").ok();
     assert_eq!(get(&rig), "700000000");
-    assert!(!rig
-        .try_run("sh", &["-c", &format!("echo x >>{at}/f")])
-        .status
-        .success());
+    assert!(!writes(Some(65534)));
+    assert!(writes(None));
     // Synced, killed, replayed.
     set(&rig, "6 << 32").ok();
     rig.sh(&format!("sync {at}/f"));

@@ -115,6 +115,14 @@ pub trait Door: Send + Sync {
     /// is given the dataset's name and the place.
     fn clear_dead(&self, which: &dyn Fn(&str, &Path) -> bool) -> usize;
 
+    /// Walks to where something is to be mounted, for a user if that is said: to be called with no lock held, before a
+    /// mount that takes some.
+    ///
+    /// Errors: again, if a file system on the way there does not answer.
+    fn reach(&self, _place: &Path, _root: Option<&Path>, _user: Option<u32>) -> Result<()> {
+        Ok(())
+    }
+
     /// Why the root of a new pool cannot be mounted at a place, as the end of a sentence that begins with
     /// the place.
     fn objection(&self, place: &Path) -> Option<String>;
@@ -144,8 +152,22 @@ pub trait Mount: Send + Sync {
     /// Unmounts; returns when everything of it is on disk and the dataset is closed.
     ///
     /// Errors: busy, if it is in use. By force (`force`) its users get errors instead; it fails if
-    /// something still holds it.
+    /// something still holds it. Copies in other mount namespaces in which nothing is in use end.
     fn unmount(&self, force: bool) -> Result<()>;
+
+    /// Takes it from its place. What still uses it, in another mount namespace, goes on doing so, and is told in words.
+    ///
+    /// Errors: as [`Mount::unmount`].
+    fn leave(&self, force: bool) -> Result<Option<String>> {
+        self.unmount(force).map(|()| None)
+    }
+
+    /// Walks to it: to be called with no lock held, before something that takes some and unmounts.
+    ///
+    /// Errors: again, if a file system on the way there does not answer.
+    fn reach(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Takes what the kernel keeps of written data; the mount goes on. The error is a text.
     fn write_out(&self) -> std::result::Result<(), String>;

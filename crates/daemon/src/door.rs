@@ -2,10 +2,10 @@
 
 use crate::snapshots::OfMount;
 use admin::{door, values, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
-use base::sync::MutexExt;
+use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Cause, Error, Kind, Result};
 use dsl::Dataset;
-use fuse::holders;
+use fuse::holders::{self, Holders};
 use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
 use fuse_zpl::{Adapter, Caching, Ctldir, Ending, Fresh, Left, Written};
 use pool::Pool;
@@ -18,6 +18,8 @@ use zpl::{AclType, Zfs};
 
 /// How long the kernel may take to let go of a file system that is gone from its place.
 const RELEASE: Duration = Duration::from_secs(3);
+/// How long it takes where nobody is in the way.
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// Whether mounts may be opened to users other than their owner: always for root, for the others if
 /// /etc/fuse.conf says `user_allow_other`.
@@ -102,7 +104,7 @@ impl Door for FuseDoor {
         };
         let found = match m.user {
             None => MountPoint::find(m.path, m.root, true),
-            Some(uid) => MountPoint::find_for(m.path, m.root, uid),
+            Some(uid) => MountPoint::find_for(m.path, m.root, &walker(uid)),
         };
         let place = found.map_err(|e| match e.trouble {
             Trouble::Create => Error::sentence(
@@ -131,11 +133,10 @@ impl Door for FuseDoor {
         };
         let set_mode = |closed: bool| {
             if let Err(e) = mode(closed) {
-                let why = base::io_text(&e);
-                crate::log::warn(&format!("{}: its mode stays: {why}", m.path.display()));
+                crate::log::warn(&format!("{}: its mode stays: {e}", m.path.display()));
             }
         };
-        if !m.overlay && !place.is_new() && !place.is_empty().map_err(Error::from).map_err(fail)? {
+        if !m.overlay && !place.is_new() && !place.is_empty().map_err(fail)? {
             set_mode(was_closed);
             return Err(Error::sentence(
                 Kind::NotEmpty,
@@ -174,22 +175,19 @@ impl Door for FuseDoor {
         clear_dead(which)
     }
 
-    fn objection(&self, place: &Path) -> Option<String> {
-        let unusable = |e: std::io::Error| Some(format!("cannot be used: {}", base::io_text(&e)));
-        // It may lie in a mount of this process.
-        fuse::with_own_files(&[], || match std::fs::symlink_metadata(place) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => unusable(e),
-            Ok(m) if m.is_dir() => match std::fs::read_dir(place) {
-                Ok(mut list) => {
-                    let first = list.next();
-                    first.map(|_| "exists and is not empty".to_string())
-                }
-                Err(e) => unusable(e),
-            },
-            Ok(_) => Some("exists and is not a directory".into()),
-        })
+    fn reach(&self, place: &Path, root: Option<&Path>, user: Option<u32>) -> Result<()> {
+        fuse::reach(place, root, user.map(walker).as_ref())
     }
+
+    fn objection(&self, place: &Path) -> Option<String> {
+        fuse::objection(place)
+    }
+}
+
+/// The ordinary user a mount is for. Where it is not this user who asks, the groups are not known.
+fn walker(uid: u32) -> fuse::Walker {
+    let groups = admin::datasets::rights::groups();
+    fuse::Walker { uid, groups }
 }
 
 /// Puts a file system that is gone from its place, but in use, into the tree again.
@@ -404,22 +402,84 @@ fn strerror(kind: Kind) -> &'static str {
 
 impl FuseMount {
     /// Once it is gone from its place: waits until the session has ended and everything is settled.
-    /// `false` if the kernel does not let it go, because somebody holds files of it open, or has it
-    /// in a mount namespace of his own. That may last for ever.
-    fn wait(&self) -> bool {
+    ///
+    /// Errors: who has it, if the kernel does not let it go: somebody holds files of it open, or has it in a mount namespace
+    /// of his own. That may last for ever. A mount of which nothing is in use is not waited for.
+    fn wait(&self) -> std::result::Result<(), Holders> {
+        if self.ended_within(MOMENT) {
+            return Ok(());
+        }
+        let users = holders::of(&[self.mount.device()]);
+        if users.are_elsewhere() {
+            return Err(users);
+        }
+        if self.ended_within(RELEASE) {
+            return Ok(());
+        }
+        Err(holders::of(&[self.mount.device()]))
+    }
+
+    /// Whether it ends within this time. What has begun to end is waited for.
+    fn ended_within(&self, time: Duration) -> bool {
         let (lock, cv) = &*self.ended;
         let begin = Instant::now();
         let mut ended = lock.acquire();
         while !*ended {
-            if begin.elapsed() > RELEASE && self.session.is_running() {
+            if begin.elapsed() > time && self.session.is_running() {
                 return false;
             }
-            ended = match cv.wait_timeout(ended, RELEASE / 10) {
-                Ok((ended, _)) => ended,
-                Err(e) => e.into_inner().0,
-            };
+            ended = cv.wait_acquire_timeout(ended, MOMENT / 4);
         }
         true
+    }
+
+    /// Takes it from its place.
+    ///
+    /// Errors: busy; by force it is gone for everybody, but its place may not answer.
+    fn take_away(&self, force: bool) -> Result<()> {
+        let how = if force {
+            Unmount::Force
+        } else {
+            Unmount::Normal
+        };
+        self.leaving.store(true, Ordering::SeqCst);
+        let staying = Staying(&self.leaving);
+        let going = force.then(|| {
+            self.forced.store(true, Ordering::SeqCst);
+            Staying(&self.forced)
+        });
+        // Aborting the connection drops what the kernel has not sent yet.
+        let _refusing_writes = force.then(|| self.write_out_for_the_end());
+        match self.mount.unmount(how) {
+            Err(e) if force && e.kind == Kind::Again => {
+                let place = self.path.display();
+                crate::log::warn(&format!(
+                    "{}: it has ended, and stays at {place} without a daemon: {e}",
+                    self.ds.full_name()
+                ));
+            }
+            r => r.map_err(|e| {
+                let why = match e.kind {
+                    Kind::Busy => format!(
+                        "pool or dataset is busy{}",
+                        holders::of(&[self.mount.device()])
+                    ),
+                    _ => e.to_string(),
+                };
+                Error::sentence(
+                    e.kind,
+                    format!("cannot unmount '{}': {why}", self.path.display()),
+                )
+            })?,
+        }
+        staying.gone();
+        if let Some(going) = going {
+            going.gone();
+        }
+        if force {
+            self.session.stop();
+        }
+        Ok(())
     }
 
     /// Takes what the kernel keeps of written data, before the connection is aborted. What could not
@@ -476,55 +536,44 @@ impl Mount for FuseMount {
 
     fn wait_if_gone(&self) -> bool {
         match self.mount.is_mounted() {
-            Ok(false) => self.wait(),
+            Ok(false) => self.wait().is_ok(),
             _ => false,
         }
     }
 
     fn unmount(&self, force: bool) -> Result<()> {
-        let how = if force {
-            Unmount::Force
-        } else {
-            Unmount::Normal
-        };
-        self.leaving.store(true, Ordering::SeqCst);
-        let staying = Staying(&self.leaving);
-        let going = force.then(|| {
-            self.forced.store(true, Ordering::SeqCst);
-            Staying(&self.forced)
-        });
-        // Aborting the connection drops what the kernel has not sent yet.
-        let _refusing_writes = force.then(|| self.write_out_for_the_end());
-        self.mount.unmount(how).map_err(|e| {
-            let why = match e.kind {
-                Kind::Busy => format!(
-                    "pool or dataset is busy{}",
-                    holders::of(&[self.mount.device()])
-                ),
-                _ => e.to_string(),
-            };
-            Error::sentence(
-                e.kind,
-                format!("cannot unmount '{}': {why}", self.path.display()),
-            )
-        })?;
-        staying.gone();
-        if let Some(going) = going {
-            going.gone();
-        }
-        if force {
-            self.session.stop();
-        }
-        if self.wait() {
+        self.take_away(force)?;
+        let Err(mut users) = self.wait() else {
             return Ok(());
+        };
+        if users.are_elsewhere() {
+            // Nobody uses these copies. What the kernel keeps of written data comes first.
+            let _refusing_writes = self.write_out_for_the_end();
+            self.mount.abort();
+            self.session.stop();
+            match self.wait() {
+                Ok(()) => return Ok(()),
+                Err(left) => users = left,
+            }
         }
         let text = format!(
             "cannot unmount '{}': it is gone from there, but still in use: by open files, or in \
-             another mount namespace{}",
-            self.path.display(),
-            holders::of(&[self.mount.device()])
+             another mount namespace{users}",
+            self.path.display()
         );
         Err(Error::sentence(Kind::Busy, text))
+    }
+
+    fn leave(&self, force: bool) -> Result<Option<String>> {
+        self.take_away(force)?;
+        Ok(self.wait().err().map(|users| {
+            let name = self.ds.full_name();
+            format!("'{name}' is unmounted, but still in use in another mount namespace{users}")
+        }))
+    }
+
+    fn reach(&self) -> Result<()> {
+        self.mount.reach()
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {
@@ -590,7 +639,7 @@ impl Mount for FuseMount {
 fn clear_dead(which: &dyn Fn(&str, &Path) -> bool) -> usize {
     let mut cleared = 0;
     for info in fuse::mounted("zfs").unwrap_or_default().iter().rev() {
-        if !which(&info.source.to_string_lossy(), &info.path) || !is_dead(info.path.clone()) {
+        if !which(&info.source.to_string_lossy(), &info.path) || !fuse::is_dead(&info.path) {
             continue;
         }
         match fuse::Mount::found(info).unmount(Unmount::Lazy) {
@@ -599,18 +648,4 @@ fn clear_dead(which: &dyn Fn(&str, &Path) -> bool) -> usize {
         }
     }
     cleared
-}
-
-/// Whether the kernel says that a mount has no daemon. One that merely does not answer in time is
-/// taken to be alive.
-fn is_dead(path: PathBuf) -> bool {
-    let (send, receive) = std::sync::mpsc::channel();
-    let asked = std::thread::Builder::new().spawn(move || {
-        let dead = matches!(rustix::fs::statfs(&path), Err(rustix::io::Errno::NOTCONN));
-        let _ = send.send(dead);
-    });
-    asked.is_ok()
-        && receive
-            .recv_timeout(Duration::from_secs(2))
-            .unwrap_or(false)
 }

@@ -37,6 +37,13 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|a| a == fuse::path_helper::ARGUMENT)
+    {
+        fuse::serve_paths();
+        return ExitCode::SUCCESS;
+    }
     let child = startup::is_background_child();
     if child {
         env_linux::close_inherited();
@@ -100,6 +107,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     log::start(options.foreground)?;
     log::report_panics();
     startup::raise_limits();
+    fuse::walk_in_processes();
     let socket = control::path::socket_path();
     control::path::prepare_dir(&socket).map_err(startup::refusal)?;
     let inherited = match child {

@@ -604,7 +604,8 @@ impl Handler for Control {
         // Only callers who need permissions are asked for their groups.
         let groups = match out.socket() {
             Some(socket) if peer.uid != 0 && peer.uid != own => {
-                env_linux::peer_groups(socket).map_err(ApiError::from)?
+                let more = env_linux::peer_groups(socket).map_err(ApiError::from)?;
+                [vec![peer.gid], more].concat()
             }
             _ => Vec::new(),
         };

@@ -53,25 +53,31 @@ pub fn with_own_files<T: Send>(keep: &[BorrowedFd<'_>], work: impl FnOnce() -> T
     }
 }
 
-/// [`with_own_files`] for work that opens files: the caller gets those that it returns beside its result,
-/// in order.
+/// [`with_own_files`] for work that opens files: it gets copies of `keep`, and the caller gets those that it returns
+/// beside its result, in order.
 ///
 /// Errors: there are more than 253 descriptors, or more than this process may have. What was opened is closed then.
 pub(crate) fn open_with_own_files<T: Send>(
-    work: impl FnOnce() -> (T, Vec<OwnedFd>) + Send,
+    keep: &[BorrowedFd<'_>],
+    work: impl FnOnce(Vec<OwnedFd>) -> (T, Vec<OwnedFd>) + Send,
 ) -> (T, io::Result<Vec<OwnedFd>>) {
+    let copies = || keep.iter().filter_map(|fd| fd.try_clone_to_owned().ok());
     let none = SocketFlags::CLOEXEC;
     let (here, there) =
         match net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, none, None) {
             Ok(pair) => pair,
             Err(_) => {
                 // Without a thread of its own, then.
-                let (done, files) = work();
+                let (done, files) = work(copies().collect());
                 return (done, Ok(files));
             }
         };
-    let (done, sent) = with_own_files(&[there.as_fd()], || {
-        let (done, files) = work();
+    let all: Vec<BorrowedFd<'_>> = [there.as_fd()]
+        .into_iter()
+        .chain(keep.iter().copied())
+        .collect();
+    let (done, sent) = with_own_files(&all, || {
+        let (done, files) = work(copies().collect());
         let sent = send(there.as_fd(), &files);
         (done, sent)
     });
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn files_opened_there_are_passed_on_in_order() {
         let mut pipes = Vec::new();
-        let (done, files) = open_with_own_files(|| {
+        let (done, files) = open_with_own_files(&[], |_| {
             let (r, w) = rustix::pipe::pipe().unwrap();
             ("done", vec![w, r])
         });
@@ -166,14 +172,14 @@ mod tests {
         let mut text = String::new();
         r.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through");
-        let (_, none) = open_with_own_files(|| ((), Vec::new()));
+        let (_, none) = open_with_own_files(&[], |_| ((), Vec::new()));
         assert!(none.unwrap().is_empty());
         let many = || {
             (0..254)
                 .map(|_| File::open("/dev/null").unwrap().into())
                 .collect()
         };
-        let (_, refused) = open_with_own_files(|| ((), many()));
+        let (_, refused) = open_with_own_files(&[], |_| ((), many()));
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EMFILE));
     }
 

@@ -9,12 +9,15 @@ use base::sync::MutexExt;
 use std::collections::HashSet;
 use std::fmt;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::path_helper::{ask, in_processes, plain, raw, Done, Job, Limit};
 use rustix::fs::{AtFlags, StatxFlags, CWD};
+use serde::{Deserialize, Serialize};
 
 /// Looking into a process waits for the lock of its memory, and a process that is writing pages to a
 /// stuck mount holds that.
@@ -23,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MOST: usize = 20;
 
 /// How something is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Use {
     /// Working directory of a process.
     WorkingDirectory,
@@ -56,11 +59,12 @@ impl fmt::Display for Use {
 }
 
 /// One use of the file system.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Holder {
     /// Process id and command; none for a mount.
     pub process: Option<(u32, String)>,
     /// What is used.
+    #[serde(with = "raw")]
     pub path: PathBuf,
     /// How it is used.
     pub how: Use,
@@ -78,7 +82,7 @@ impl fmt::Display for Holder {
 }
 
 /// All that was found.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holders {
     /// The holders found.
     pub list: Vec<Holder>,
@@ -109,6 +113,35 @@ impl fmt::Display for Holders {
     }
 }
 
+/// Most holders, and bytes of their paths, that another process tells of.
+const MOST_TOLD: usize = 60;
+const LONGEST_TOLD: usize = 300;
+
+impl Holders {
+    /// Whether there is none but mounts in other mount namespaces, of which nothing is in use, as far as that could be seen.
+    pub fn are_elsewhere(&self) -> bool {
+        let elsewhere = |h: &Holder| h.how == Use::Namespace;
+        !self.unfinished
+            && self.hidden == 0
+            && !self.list.is_empty()
+            && self.list.iter().all(elsewhere)
+    }
+
+    /// As it fits into a message.
+    fn shortened(mut self) -> Holders {
+        self.list.sort();
+        self.list.dedup();
+        self.list.truncate(MOST_TOLD);
+        for h in &mut self.list {
+            let bytes = h.path.as_os_str().as_bytes();
+            if bytes.len() > LONGEST_TOLD {
+                h.path = std::ffi::OsStr::from_bytes(&bytes[..LONGEST_TOLD]).into();
+            }
+        }
+        self
+    }
+}
+
 type Device = (u32, u32);
 
 /// The device a path leads to, without a request to its file system.
@@ -120,11 +153,22 @@ fn device(path: &Path) -> Option<Device> {
 
 /// Who uses file systems with these device numbers.
 pub fn of(devices: &[Device]) -> Holders {
+    if in_processes() {
+        let job = Search(devices.to_vec());
+        let asked = ask(Path::new("/proc"), Limit::of(PATIENCE), job, &[]);
+        return match asked {
+            Ok((found, _)) => found,
+            Err(_) => Holders {
+                unfinished: true,
+                ..Holders::default()
+            },
+        };
+    }
     let found: Arc<Mutex<Holders>> = Arc::default();
     let (all, devices) = (found.clone(), devices.to_vec());
     let look = std::thread::Builder::new()
         .name("holders".into())
-        .spawn(move || search(&devices, &all));
+        .spawn(move || search_into(&devices, &all));
     let begin = Instant::now();
     let finished = look.is_ok_and(|t| {
         while !t.is_finished() && begin.elapsed() < PATIENCE {
@@ -139,7 +183,27 @@ pub fn of(devices: &[Device]) -> Holders {
     found
 }
 
-fn search(devices: &[Device], all: &Mutex<Holders>) {
+/// [`of`]
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Search(Vec<Device>);
+
+impl Job for Search {
+    const NAME: &'static str = "holders";
+    type Answer = Holders;
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<Holders> {
+        plain(Ok(search(&self.0).shortened()))
+    }
+}
+
+/// All of them, however long it takes.
+fn search(devices: &[Device]) -> Holders {
+    let all = Mutex::default();
+    search_into(devices, &all);
+    all.into_inner().unwrap_or_else(|e| e.into_inner())
+}
+
+fn search_into(devices: &[Device], all: &Mutex<Holders>) {
     let add = |h: Vec<Holder>| {
         let mut all = all.acquire();
         all.list.extend(h);

@@ -10,17 +10,20 @@ use std::time::{Duration, Instant};
 use base::{bail, io_text, Cause, Error, Kind, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, SocketType};
+use serde::{Deserialize, Serialize};
 
-use crate::file_table::{receive, with_own_files};
-use crate::mount_point::{MountPoint, NoMountPoint};
+use crate::file_table::receive;
+use crate::holders;
+use crate::mount_point::{Bare, MountPoint, NoMountPoint};
 use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
+use crate::path_helper::{ask, plain, raw, Done, Job, Limit, LIMIT, SHORT};
 use crate::sys;
 
 const HELPER: &str = "fusermount3";
 
 /// How access times are meant to be kept. The kernel leaves them to the file system for FUSE; the
 /// choice is shown in /proc/mounts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Atime {
     /// After a change, or once a day.
     #[default]
@@ -32,7 +35,7 @@ pub enum Atime {
 }
 
 /// How to mount.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountOptions {
     /// What /proc/mounts shows as the source: `pool/dataset`.
     pub fsname: String,
@@ -107,7 +110,7 @@ impl MountOptions {
 }
 
 /// How to unmount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unmount {
     /// Fails with [`Kind::Busy`] while something is in use.
     Normal,
@@ -118,19 +121,23 @@ pub enum Unmount {
 }
 
 /// A mount made by [`mount`]. Dropping it does not unmount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
+    #[serde(with = "raw")]
     path: PathBuf,
     dev: (u32, u32),
     /// Id of the mount, 0 where the kernel does not tell it.
     id: u64,
     /// As in the table. Device number and id are given to another mount as soon as this one is gone.
+    #[serde(with = "raw")]
     source: OsString,
     by_helper: bool,
 }
 
 /// How long something may count as in use that is not.
 const IN_USE: Duration = Duration::from_millis(500);
+/// How long changed options may take once the mount was reached: the kernel writes out first.
+const WRITING: Duration = Duration::from_secs(300);
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -153,6 +160,103 @@ pub fn mount_at(place: &MountPoint, options: &MountOptions) -> Result<(OwnedFd, 
     if options.subtype.is_empty() || !options.subtype.chars().all(subtype_ok) {
         bail!(Invalid, "mount: bad subtype {:?}", options.subtype);
     }
+    let job = MountOn(place.bare(), options.clone());
+    let (mount, mut files) = ask(place.path(), Limit::of(LIMIT), job, &place.descriptors())?;
+    match files.pop() {
+        Some(fd) => Ok((fd, mount)),
+        None => bail!(Io, "mounting: the connection got lost"),
+    }
+}
+
+/// [`mount_at`]. Comes with the place, and goes with the connection.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MountOn(Bare, MountOptions);
+
+impl Job for MountOn {
+    const NAME: &'static str = "mount";
+    type Answer = Mount;
+
+    fn run(self, files: Vec<OwnedFd>) -> Done<Mount> {
+        let place = self.0.with(files).ok_or(Error::from(Kind::BadHandle));
+        match place.and_then(|place| mount_here(&place, &self.1)) {
+            Ok((fd, mount)) => (Ok(mount), vec![fd]),
+            Err(e) => plain(Err(e)),
+        }
+    }
+}
+
+/// [`mount_again`]. Comes with the place and then the connection.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MountAgain(Bare, MountOptions);
+
+impl Job for MountAgain {
+    const NAME: &'static str = "mount again";
+    type Answer = Mount;
+
+    fn run(self, mut files: Vec<OwnedFd>) -> Done<Mount> {
+        let device = files.pop();
+        let both = self.0.with(files).zip(device);
+        let both = both.ok_or(Error::from(Kind::BadHandle));
+        plain(both.and_then(|(place, device)| mount_again_here(&place, &self.1, &device)))
+    }
+}
+
+/// Only walks to a mount.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Reach(Mount);
+
+impl Job for Reach {
+    const NAME: &'static str = "reach";
+    type Answer = ();
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<()> {
+        plain(self.0.place().map(drop))
+    }
+}
+
+/// The root directory of a mount.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Root(Mount);
+
+impl Job for Root {
+    const NAME: &'static str = "root";
+    type Answer = ();
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<()> {
+        match self.0.open_root() {
+            Ok(root) => (Ok(()), vec![root.into()]),
+            Err(e) => plain(Err(e.into())),
+        }
+    }
+}
+
+/// [`Mount::unmount`]
+#[derive(Serialize, Deserialize)]
+pub(crate) struct TakeAway(Mount, Unmount);
+
+impl Job for TakeAway {
+    const NAME: &'static str = "unmount";
+    type Answer = ();
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<()> {
+        plain(self.0.unmount_once(self.1))
+    }
+}
+
+/// [`Mount::remount`]
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Remount(Mount, MountOptions);
+
+impl Job for Remount {
+    const NAME: &'static str = "remount";
+    type Answer = ();
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<()> {
+        plain(self.0.remount_here(&self.1))
+    }
+}
+
+fn mount_here(place: &MountPoint, options: &MountOptions) -> Result<(OwnedFd, Mount)> {
     let path = place.path();
     let looking = |e: io::Error| fail(&e, path, "looking at the new mount");
     let below = place.identity().map_err(looking)?;
@@ -234,7 +338,14 @@ pub fn mount_again(
     if !is_root() {
         bail!(Unsupported, "only root can mount a connection again");
     }
-    mount_connection(&device, place, options)?;
+    let job = MountAgain(place.bare(), options.clone());
+    let mut files = place.descriptors();
+    files.push(device.as_fd());
+    Ok(ask(place.path(), Limit::of(LIMIT), job, &files)?.0)
+}
+
+fn mount_again_here(place: &MountPoint, options: &MountOptions, device: &OwnedFd) -> Result<Mount> {
+    mount_connection(device, place, options)?;
     let (dev, id) = place
         .identity_on_top()
         .map_err(|e| fail(&e, place.path(), "looking at the new mount"))?;
@@ -529,11 +640,34 @@ impl Mount {
     /// [`Unmount::Normal`]: the kernel first writes out what it has cached. Not being mounted any
     /// more is no error. What is in use is asked for again for half a second: a file of a process that
     /// has just ended, or a path that another program just walks, counts for a moment.
+    ///
+    /// Errors: busy; again, if the way there does not answer. [`Unmount::Force`] has failed all requests even then.
     pub fn unmount(&self, how: Unmount) -> Result<()> {
         let start = Instant::now();
+        if how == Unmount::Force {
+            self.abort();
+        }
+        let time = match how {
+            Unmount::Force => SHORT,
+            _ => LIMIT,
+        };
+        // What is left then is writing out.
+        let gone = || matches!(self.is_mounted(), Ok(false));
+        let mut looked = false;
         loop {
-            match with_own_files(&[], || self.unmount_once(how)) {
+            let limit = Limit {
+                time,
+                beyond: &gone,
+            };
+            let job = TakeAway(self.clone(), how);
+            match ask(&self.path, limit, job, &[]).map(drop) {
                 Err(e) if e.kind == Kind::Busy && start.elapsed() < IN_USE => {
+                    // Copies in other mount namespaces do not go by waiting.
+                    if !std::mem::replace(&mut looked, true)
+                        && holders::of(&[self.dev]).are_elsewhere()
+                    {
+                        return Err(e);
+                    }
                     std::thread::sleep(IN_USE / 20);
                 }
                 r => return r,
@@ -541,14 +675,20 @@ impl Mount {
         }
     }
 
-    /// To be called by [`with_own_files`].
+    /// Walks to the mount and does nothing there.
+    ///
+    /// Errors: again, if the way there does not answer.
+    pub fn reach(&self) -> Result<()> {
+        match ask(&self.path, Limit::of(LIMIT), Reach(self.clone()), &[]) {
+            Err(e) if e.kind == Kind::Again => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     fn unmount_once(&self, how: Unmount) -> Result<()> {
         let Some(place) = self.place()? else {
             return Ok(());
         };
-        if how == Unmount::Force {
-            self.abort();
-        }
         if self.by_helper {
             drop(place);
             return self.unmount_by_helper(how);
@@ -595,7 +735,18 @@ impl Mount {
         ))
     }
 
-    /// Its root directory; to be called by [`with_own_files`]. Fails if something else is mounted over it or it is gone from its place.
+    /// Its root directory. Fails if something else is mounted over it, it is gone from its place, or the way there does not
+    /// answer.
+    pub(crate) fn root(&self) -> Result<std::fs::File> {
+        let job = Root(self.clone());
+        let (_, mut files) = ask(&self.path, Limit::of(LIMIT), job, &[])?;
+        match files.pop() {
+            Some(root) => Ok(root.into()),
+            None => bail!(NotFound, "{}: no root", self.path.display()),
+        }
+    }
+
+    /// The same here. Fails if something else is mounted over it or it is gone from its place.
     pub(crate) fn open_root(&self) -> io::Result<std::fs::File> {
         use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -639,13 +790,17 @@ impl Mount {
                 self.path.display()
             );
         }
-        with_own_files(&[], || {
-            let Some(place) = self.place()? else {
-                bail!(Busy, "{} is not mounted", self.path.display());
-            };
-            rustix::mount::mount_remount(place.by_descriptor(), options.flags(), c"")
-                .map_err(|e| fail(&e.into(), &self.path, "changing mount options of"))
-        })
+        self.reach()?;
+        let job = Remount(self.clone(), options.clone());
+        ask(&self.path, Limit::of(WRITING), job, &[]).map(drop)
+    }
+
+    fn remount_here(&self, options: &MountOptions) -> Result<()> {
+        let Some(place) = self.place()? else {
+            bail!(Busy, "{} is not mounted", self.path.display());
+        };
+        rustix::mount::mount_remount(place.by_descriptor(), options.flags(), c"")
+            .map_err(|e| fail(&e.into(), &self.path, "changing mount options of"))
     }
 }
 

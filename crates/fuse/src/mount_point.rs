@@ -11,10 +11,11 @@
 //! 3. Below an alternate root, absolute links begin at that root and `..` ends there.
 //! 4. What is done with a mount point is done with its descriptor, or with its name in the
 //!    descriptor of its parent. The path is for messages.
-//! 5. A mount point may lie in another mount of this process. Calls that reach that mount
-//!    are made by [`crate::with_own_files`].
+//! 5. A mount point may lie in another mount of this process, or in a file system that does not answer. So
+//!    everything is done by a process or thread of its own ([`crate::path_helper`]). Functions whose names end in
+//!    `_here` are what it does.
 //!
-//! Start at [`MountPoint::find`].
+//! Start at [`MountPoint::find`], which is in [`crate::place`] with all that is asked of a process of its own.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -23,10 +24,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::file_table::{open_with_own_files, with_own_files};
+use crate::file_table::with_own_files;
+use crate::path_helper::Raw;
 use base::{io_text, Error, Kind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// File systems whose directories belong to users though no user made them: proc, sysfs, cgroup, cgroup2,
 /// securityfs, debugfs, tracefs, bpf, devpts, mqueue, configfs, binfmt_misc, fusectl.
@@ -54,11 +57,22 @@ const CLOSED: RawMode = 0o1000;
 /// Mode of a closed one while it is mounted on.
 const OWN: RawMode = 0o700;
 
+/// Changes of the rights of a directory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Rights {
+    /// [`MountPoint::open_up`]
+    OpenUp,
+    /// [`MountPoint::close_up`]
+    CloseUp,
+    /// [`MountPoint::leave_open`]
+    LeaveOpen,
+}
+
 /// Links followed on one path; the kernel's own limit.
 const MAX_LINKS: usize = 40;
 
 /// What kept a mount point from being found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trouble {
     /// A component could not be looked at.
     Look,
@@ -84,58 +98,65 @@ pub struct NoMountPoint {
 /// A directory to mount on.
 #[derive(Debug)]
 pub struct MountPoint {
-    dir: OwnedFd,
+    pub(crate) dir: OwnedFd,
     /// The directory it is in, and its name there; none for the root directory.
     parent: Option<(OwnedFd, OsString)>,
     path: PathBuf,
     /// The alternate root without links, if there is one.
     root: Option<PathBuf>,
     /// Directories made on the way, outermost first: where, and their names.
-    made: Vec<(OwnedFd, OsString)>,
+    pub(crate) made: Vec<(OwnedFd, OsString)>,
     /// The user it was looked for.
     user: Option<u32>,
+    /// Whose directory it was when it was found.
+    pub(crate) owner: Option<u32>,
+    /// Its device number and the id of its mount.
+    pub(crate) identity: Option<((u32, u32), u64)>,
 }
 
 /// A [`MountPoint`] without its descriptors: of the directory, of its parent if there is a name, and of
 /// the places of those made.
-struct Bare {
-    name: Option<OsString>,
-    path: PathBuf,
-    root: Option<PathBuf>,
-    made: Vec<OsString>,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Bare {
+    name: Option<Raw>,
+    path: Raw,
+    root: Option<Raw>,
+    made: Vec<Raw>,
     user: Option<u32>,
 }
 
 impl Bare {
     /// Removes what was made, without the descriptors. It is the end of the path, in which nothing is a
     /// link: what lies in a directory just made is missing.
-    fn remove_made(&self) {
-        for (place, name) in self.path.ancestors().zip(self.made.iter().rev()) {
-            if place.file_name() == Some(name) {
-                remove_mount_point(place);
+    pub(crate) fn remove_made(&self) {
+        for (place, name) in self.path.path().ancestors().zip(self.made.iter().rev()) {
+            if place.file_name() == Some(&name.name()) {
+                remove_here(place);
             }
         }
     }
 
     /// `None`: there are not as many as it had.
-    fn with(self, files: Vec<OwnedFd>) -> Option<MountPoint> {
+    pub(crate) fn with(self, files: Vec<OwnedFd>) -> Option<MountPoint> {
         let mut files = files.into_iter();
         let dir = files.next()?;
         let parent = match self.name {
-            Some(name) => Some((files.next()?, name)),
+            Some(name) => Some((files.next()?, name.name())),
             None => None,
         };
         let mut made = Vec::new();
         for name in self.made {
-            made.push((files.next()?, name));
+            made.push((files.next()?, name.name()));
         }
         Some(MountPoint {
             dir,
             parent,
-            path: self.path,
-            root: self.root,
+            path: self.path.path(),
+            root: self.root.map(|r| r.path()),
             made,
             user: self.user,
+            owner: None,
+            identity: None,
         })
     }
 }
@@ -167,7 +188,7 @@ fn refuse(trouble: Trouble, kind: Kind, text: String) -> NoMountPoint {
     }
 }
 
-fn failed(trouble: Trouble, path: &Path, e: Errno) -> NoMountPoint {
+pub(crate) fn failed(trouble: Trouble, path: &Path, e: Errno) -> NoMountPoint {
     let kind = Kind::from_errno(e.raw_os_error());
     let text = format!("{}: {}", path.display(), io_text(&e.into()));
     refuse(trouble, kind, text)
@@ -241,11 +262,11 @@ struct Walk {
 }
 
 /// Which missing directories a walk makes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Create {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Create {
     Never,
     Always,
-    /// Those in a directory of this user. What is made is root's, so no more than the last one.
+    /// One, in a directory of this user.
     In(u32),
 }
 
@@ -307,7 +328,7 @@ impl Walk {
         let create = |e| failed(Trouble::Create, place, e);
         if let Create::In(uid) = self.create {
             let holder = fs::fstat(self.here()).map_err(create)?;
-            if holder.st_uid != uid {
+            if holder.st_uid != uid || !self.made.is_empty() {
                 return Err(create(Errno::ACCESS));
             }
         }
@@ -394,32 +415,15 @@ fn from_root(path: &Path, links: Links, create: Create) -> Result<Walk, NoMountP
 }
 
 impl MountPoint {
-    /// Finds the directory at an absolute path and, with `create`, makes what is missing of it.
-    /// With a `root`, which must be a prefix of `path`, no link leads out of that root. Directories
-    /// made here are removed again by [`MountPoint::undo`], and when the search fails.
-    pub fn find(
+    pub(crate) fn search_at(
         path: &Path,
         root: Option<&Path>,
-        create: bool,
+        create: Create,
     ) -> Result<MountPoint, NoMountPoint> {
-        let create = match create {
-            true => Create::Always,
-            false => Create::Never,
-        };
-        MountPoint::fetched(|| MountPoint::search(path, root, create))
-    }
-
-    /// The same for an ordinary user: the directory must be this user's. One that is missing is made if it
-    /// is in a directory of this user.
-    ///
-    /// Errors: [`Trouble::Owner`] also where the directory is in a file system of the kernel itself, whose
-    /// directories belong to the users of processes.
-    pub fn find_for(
-        path: &Path,
-        root: Option<&Path>,
-        uid: u32,
-    ) -> Result<MountPoint, NoMountPoint> {
-        MountPoint::fetched(|| MountPoint::search_for(path, root, uid))
+        match create {
+            Create::In(uid) => MountPoint::search_for(path, root, uid),
+            create => MountPoint::search(path, root, create),
+        }
     }
 
     fn search_for(path: &Path, root: Option<&Path>, uid: u32) -> Result<MountPoint, NoMountPoint> {
@@ -450,48 +454,31 @@ impl MountPoint {
         }
     }
 
-    /// Searches on a thread with its own files, and takes the descriptors over.
-    fn fetched(
-        search: impl FnOnce() -> Result<MountPoint, NoMountPoint> + Send,
-    ) -> Result<MountPoint, NoMountPoint> {
-        let (found, files) = open_with_own_files(|| match search() {
-            Ok(found) => {
-                let (bare, files) = found.into_bare();
-                (Ok(bare), files)
-            }
-            Err(e) => (Err(e), Vec::new()),
-        });
-        let found = found?;
-        let path = found.path.clone();
-        let full = |e: io::Error| {
-            let kind = Kind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
-            refuse(
-                Trouble::Look,
-                kind,
-                format!("{}: {}", path.display(), io_text(&e)),
-            )
-        };
-        let files = files.map_err(|e| {
-            found.remove_made();
-            full(e)
-        })?;
-        found
-            .with(files)
-            .ok_or_else(|| full(io::Error::from_raw_os_error(libc::EBADF)))
+    pub(crate) fn into_bare(self) -> (Bare, Vec<OwnedFd>) {
+        let bare = self.bare();
+        let (above, _) = self.parent.unzip();
+        let places = self.made.into_iter().map(|(dir, _)| dir);
+        let files = [self.dir].into_iter().chain(above).chain(places);
+        (bare, files.collect())
     }
 
-    fn into_bare(self) -> (Bare, Vec<OwnedFd>) {
-        let (above, name) = self.parent.unzip();
-        let (places, made) = self.made.into_iter().unzip::<_, _, Vec<_>, _>();
-        let files = [self.dir].into_iter().chain(above).chain(places);
-        let bare = Bare {
-            name,
-            path: self.path,
-            root: self.root,
-            made,
+    /// It without its descriptors.
+    pub(crate) fn bare(&self) -> Bare {
+        Bare {
+            name: self.parent.as_ref().map(|(_, name)| name.into()),
+            path: self.path.as_path().into(),
+            root: self.root.as_deref().map(Raw::from),
+            made: self.made.iter().map(|(_, name)| name.into()).collect(),
             user: self.user,
-        };
-        (bare, files.collect())
+        }
+    }
+
+    /// Its descriptors, in the order of [`Bare::with`].
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let above = self.parent.iter().map(|(dir, _)| dir.as_fd());
+        let places = self.made.iter().map(|(dir, _)| dir.as_fd());
+        let all = [self.dir.as_fd()].into_iter().chain(above).chain(places);
+        all.collect()
     }
 
     fn search(
@@ -544,16 +531,17 @@ impl MountPoint {
             root,
             made: walk.made,
             user: None,
+            owner: None,
+            identity: None,
         }
     }
 
     /// Whose directory it is; one that was made for a user is this user's. None: it is not to be told.
     pub fn owner(&self) -> Option<u32> {
-        self.user
-            .or_else(|| with_own_files(&[self.dir.as_fd()], || self.stored_owner()))
+        self.user.or(self.owner)
     }
 
-    fn stored_owner(&self) -> Option<u32> {
+    pub(crate) fn stored_owner(&self) -> Option<u32> {
         Some(fs::fstat(&self.dir).ok()?.st_uid)
     }
 
@@ -572,64 +560,34 @@ impl MountPoint {
         !self.made.is_empty()
     }
 
-    /// Whether there is nothing in it.
-    pub fn is_empty(&self) -> io::Result<bool> {
-        with_own_files(&[self.dir.as_fd()], || {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let dir = fs::openat(&self.dir, ".", flags, Mode::empty())?;
-            for entry in fs::Dir::new(dir)? {
-                if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-    }
-
-    /// Removes the directories that were made for it, as far as they are empty.
-    pub fn undo(self) {
-        let places: Vec<_> = self.made.iter().map(|(dir, _)| dir.as_fd()).collect();
-        with_own_files(&places, || remove_made(&self.made));
-    }
-
-    /// Opens a closed directory for its owner, so that it can be looked into and mounted on; whether it was closed.
-    ///
-    /// # Errors
-    /// Of the system: it belongs to somebody else, say.
-    pub fn open_up(&self) -> io::Result<bool> {
-        self.change_mode(|mode| (mode == CLOSED).then_some(OWN))
-    }
-
-    /// Takes all rights of the directory itself away, if it belongs to this process's user: what is written to the path
-    /// while nothing is mounted there fails, for everybody but root. Mounts on it do not matter.
-    ///
-    /// # Errors
-    /// As [`MountPoint::open_up`].
-    pub fn close_up(&self) -> io::Result<bool> {
-        let own = rustix::process::geteuid().as_raw();
-        match with_own_files(&[self.dir.as_fd()], || self.stored_owner()) == Some(own) {
-            true => self.change_mode(|_| Some(CLOSED)),
-            false => Ok(false),
-        }
-    }
-
-    /// Makes one that was opened with [`MountPoint::open_up`] a directory like others.
-    ///
-    /// # Errors
-    /// As [`MountPoint::open_up`].
-    pub fn leave_open(&self) -> io::Result<bool> {
-        self.change_mode(|mode| (mode == OWN).then_some(MADE))
-    }
-
-    fn change_mode(&self, to: impl FnOnce(RawMode) -> Option<RawMode> + Send) -> io::Result<bool> {
-        with_own_files(&[self.dir.as_fd()], || {
-            let now = fs::fstat(&self.dir)?.st_mode as RawMode & 0o7777;
-            let Some(mode) = to(now) else {
+    pub(crate) fn is_empty_here(dir: &OwnedFd) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::openat(dir, ".", flags, Mode::empty())?;
+        for entry in fs::Dir::new(dir)? {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
                 return Ok(false);
-            };
-            fs::chmod(self.by_descriptor(), Mode::from_raw_mode(mode))?;
-            Ok(true)
-        })
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn undo_here(&self) {
+        remove_made(&self.made);
+    }
+
+    pub(crate) fn change_rights_here(dir: &OwnedFd, to: Rights) -> io::Result<bool> {
+        let stat = fs::fstat(dir)?;
+        let now = stat.st_mode as RawMode & 0o7777;
+        let own = stat.st_uid == rustix::process::geteuid().as_raw();
+        let mode = match to {
+            Rights::OpenUp => (now == CLOSED).then_some(OWN),
+            Rights::CloseUp => own.then_some(CLOSED),
+            Rights::LeaveOpen => (now == OWN).then_some(MADE),
+        };
+        let Some(mode) = mode else { return Ok(false) };
+        let path = format!("/proc/thread-self/fd/{}", dir.as_raw_fd());
+        fs::chmod(path, Mode::from_raw_mode(mode))?;
+        Ok(true)
     }
 
     /// A path of this thread that leads to the directory itself, and to nothing else.
@@ -644,7 +602,7 @@ impl MountPoint {
 
     /// Device number and mount id of the directory itself.
     pub(crate) fn identity(&self) -> io::Result<((u32, u32), u64)> {
-        identity(self.dir.as_fd())
+        self.identity.map_or_else(|| identity(self.dir.as_fd()), Ok)
     }
 
     /// Device number and mount id of what is on top of it now.
@@ -674,20 +632,35 @@ impl NameInParent {
 }
 
 /// Removes the directory of a former mount if it is empty, and if what is at the path is no link.
-pub fn remove_mount_point(path: &Path) {
+pub(crate) fn remove_here(path: &Path) {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return;
     };
-    with_own_files(&[], || {
-        if let Ok(parent) = MountPoint::without_links(parent) {
-            let _ = fs::unlinkat(&parent.dir, name, AtFlags::REMOVEDIR);
-        }
-    });
+    if let Ok(parent) = MountPoint::without_links(parent) {
+        let _ = fs::unlinkat(&parent.dir, name, AtFlags::REMOVEDIR);
+    }
+}
+
+pub(crate) fn objection_here(place: &Path) -> Option<String> {
+    let unusable = |e: io::Error| Some(format!("cannot be used: {}", io_text(&e)));
+    match std::fs::symlink_metadata(place) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => unusable(e),
+        Ok(m) if m.is_dir() => match std::fs::read_dir(place) {
+            Ok(mut list) => {
+                let first = list.next();
+                first.map(|_| "exists and is not empty".to_string())
+            }
+            Err(e) => unusable(e),
+        },
+        Ok(_) => Some("exists and is not a directory".into()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path_helper::Walker;
     use std::os::unix::fs::{lchown, symlink, PermissionsExt};
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -780,7 +753,11 @@ mod tests {
             eprintln!("skipped: fusectl cannot be mounted here");
             return;
         }
-        let found = MountPoint::find_for(&place, None, 0);
+        let root = Walker {
+            uid: 0,
+            groups: Vec::new(),
+        };
+        let found = MountPoint::find_for(&place, None, &root);
         let refused = found.map(|p| p.path().to_path_buf()).unwrap_err();
         let gone = Command::new("umount").arg("-l").arg(&place).status();
         assert!(gone.is_ok_and(|s| s.success()));
@@ -874,9 +851,9 @@ mod tests {
         let f = Folder::new();
         let victim = f.dir("victim/empty");
         f.link("link", f.0.join("victim"));
-        remove_mount_point(&f.0.join("link/empty"));
+        remove_here(&f.0.join("link/empty"));
         assert!(victim.exists());
-        remove_mount_point(&victim);
+        remove_here(&victim);
         assert!(!victim.exists());
     }
 }

@@ -63,6 +63,16 @@ pub(crate) fn keep_files(keep: &[i32]) {
     }
 }
 
+/// Gives the calling thread the permissions of a user as far as files go; the rest of its rights stay.
+pub(crate) fn become_for_files(uid: u32, gid: u32, groups: &[u32]) {
+    // SAFETY: pointer and length describe `groups`, which the kernel reads. The calls change this thread alone.
+    unsafe {
+        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+        libc::setfsgid(gid);
+        libc::setfsuid(uid);
+    }
+}
+
 /// Type of the file handles that the FUSE file system gives out: node id and generation.
 const FILEID_INO64_GEN: i32 = 0x81;
 

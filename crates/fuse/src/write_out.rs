@@ -17,6 +17,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -57,14 +58,16 @@ pub fn write_out(
     done: &(dyn Fn(io::Result<()>) + Sync),
 ) {
     let other_way = Mutex::new(Vec::new());
-    with_own_files(&[], || {
-        let Ok(root) = mount.open_root() else {
+    let root = mount.root();
+    let keep: Vec<_> = root.iter().map(AsFd::as_fd).collect();
+    with_own_files(&keep, || {
+        let Ok(root) = &root else {
             *other_way.acquire() = files.to_vec();
             return;
         };
         // Files are waited for one by one; this sends the data of all of them meanwhile.
-        let _ = rustix::fs::syncfs(&root);
-        each(files, &|file| match by_handle(&root, file, pages) {
+        let _ = rustix::fs::syncfs(root);
+        each(files, &|file| match by_handle(root, file, pages) {
             Some(r) => done(r),
             None => other_way.acquire().push(file),
         });

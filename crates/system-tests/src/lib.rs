@@ -14,11 +14,13 @@ pub mod manifest;
 pub mod power_cuts;
 pub mod programs;
 mod rig;
+pub mod stalled;
 pub mod tree;
 
 pub use faulty_disks::FaultyDisks;
 pub use group::Group;
 pub use rig::{is_root, on_terminal, signal, until, users_can_mount, wait, Rig, Said};
+pub use stalled::StalledFiles;
 
 /// A number from the environment, or the default.
 pub fn number(variable: &str, default: u64) -> u64 {

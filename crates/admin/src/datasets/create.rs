@@ -692,9 +692,10 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;
+    drop((_names, _gate));
     let mount_failed = match r.no_mount {
         true => None,
-        false => mount_all(admin, &entry, peer, &all).err(),
+        false => mount::mount_made(admin, &entry, &all, peer).err(),
     };
     Ok(Created {
         mount_failed,
@@ -707,18 +708,4 @@ fn rehearse(entry: &PoolEntry, above: &Above, list: &[Made]) -> Result<()> {
     let first = list.first().and_then(|m| m.name.rsplit('/').next());
     let dsl = &entry.pool.dsl;
     dsl.check_create(&above.parent.dir(), first.unwrap_or_default(), false)
-}
-
-/// Mounts new datasets in this order, up to the first that cannot be.
-fn mount_all(
-    admin: &Arc<Admin>,
-    entry: &Arc<PoolEntry>,
-    peer: Peer,
-    list: &[String],
-) -> Answer<()> {
-    for name in list {
-        let ds = datasets::find_anyway(entry, name)?;
-        mount::mount_new(admin, entry, &ds, peer)?;
-    }
-    Ok(())
 }

@@ -80,6 +80,7 @@ pub fn mount(
     directory: Option<&str>,
 ) -> Answer<()> {
     let entry = datasets::entry_of(admin, dataset)?;
+    reach(admin, &entry, dataset, directory, peer)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let ds = datasets::find(&entry, dataset)?;
@@ -183,6 +184,57 @@ pub fn mount(
     Ok(())
 }
 
+/// Walks to where a file system is to be mounted, for a caller who may mount it, with no lock held meanwhile. What else is
+/// wrong is told by whoever mounts.
+fn reach(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    name: &str,
+    directory: Option<&str>,
+    peer: Peer,
+) -> Answer<()> {
+    let found = {
+        let _gate = entry.gate.acquire_read();
+        datasets::find_anyway(entry, name)
+            .ok()
+            .filter(|ds| rights::require(admin, entry, peer, Action::Mount, ds).is_ok())
+    };
+    let Some(ds) = found else { return Ok(()) };
+    let place = match directory {
+        Some(directory) => Some(directory.into()),
+        None => admin.mountpoint(entry, &ds).ok().flatten().map(|p| p.path),
+    };
+    let user = rights::mounting_user(admin, peer);
+    let root = entry.altroot.as_deref().filter(|_| directory.is_none());
+    match place {
+        Some(place) => admin.door.reach(&place, root, user).map_err(|e| {
+            ApiError::sentence(e.kind, format!("cannot mount '{name}': {e}"))
+                .hint("mount it when that answers again, or give it another mountpoint")
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Mounts file systems just made, in this order, up to the first that cannot be. No lock of the pool may be held.
+pub fn mount_made(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    names: &[String],
+    peer: Peer,
+) -> Answer<()> {
+    for name in names {
+        reach(admin, entry, name, None, peer)?;
+        let _gate = entry.pass().map_err(errors::answer)?;
+        let _names = entry.names.write();
+        let ds = datasets::find_anyway(entry, name)?;
+        // Somebody else may have been faster.
+        if !is_in_place(entry, &ds) {
+            mount_new(admin, entry, &ds, peer)?;
+        }
+    }
+    Ok(())
+}
+
 /// Mounts a file system just made, if it is to be mounted.
 pub fn mount_new(
     admin: &Arc<Admin>,
@@ -275,7 +327,8 @@ pub fn mount_all(
             break;
         }
         let temporary = temporary(&entry, options);
-        match mount_one(admin, &entry, &ds, temporary, overlay, user, &may) {
+        let reached = reach(admin, &entry, &ds.full_name(), None, peer);
+        match reached.and_then(|()| mount_one(admin, &entry, &ds, temporary, overlay, user, &may)) {
             Ok(true) => batch.done.push(ds.full_name()),
             Ok(false) => {}
             Err(e) => batch.failed.push((ds.full_name(), e)),
@@ -395,6 +448,14 @@ pub fn unmount(
         }
     }
     let (entry, ds) = found?;
+    if let Some(m) = entry.mounted(ds.object()).filter(|_| !force) {
+        m.mount.reach().map_err(|e| {
+            ApiError::sentence(
+                e.kind,
+                format!("cannot unmount '{}': {e}", m.path.display()),
+            )
+        })?;
+    }
     let _gate = entry.gate.acquire_read();
     // What is left to write would be waited for, with names locked.
     crate::suspended::not_suspended(&entry)?;
@@ -422,8 +483,13 @@ pub fn unmount(
         all.iter().map(|m| &*m.ds),
     )?;
     all.iter().try_for_each(|m| may_move(m, user))?;
-    let down = take_down_kept(admin, &entry, &all, force)?;
-    Ok(crate::mounts::unwritten(&down))
+    let mut left = Vec::new();
+    let down = take(admin, &entry, &all, |m| {
+        left.extend(m.mount.leave(force)?);
+        Ok(())
+    })?;
+    left.extend(crate::mounts::unwritten(&down));
+    Ok((!left.is_empty()).then(|| left.join("\n")))
 }
 
 /// Whether a file system's mount point follows from that of `from` or of one above it.
@@ -463,6 +529,10 @@ pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
     }
     todo.sort_by_key(|(_, m)| std::cmp::Reverse(m.sequence));
     for (entry, m) in todo {
+        let reached = match force {
+            true => Ok(()),
+            false => m.mount.reach(),
+        };
         let _gate = entry.gate.acquire_read();
         // What is left to write would be waited for, with names locked.
         let suspended = crate::suspended::not_suspended(&entry);
@@ -483,8 +553,11 @@ pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
             batch.failed.push((name, e));
             continue;
         }
-        match m.mount.unmount(force) {
-            Ok(()) => {
+        match reached.and_then(|()| m.mount.leave(force)) {
+            Ok(left) => {
+                if let Some(left) = left {
+                    tracing::info!("{left}");
+                }
                 if let Some(lost) = m.mount.lost() {
                     let e = ApiError::sentence(Kind::Io, lost);
                     batch.failed.push((name.clone(), e));
@@ -519,21 +592,11 @@ pub fn take_down(
     take(admin, entry, list, |m| admin.unmount(entry, m, force))
 }
 
-/// The same; directories stay.
-fn take_down_kept(
-    admin: &Arc<Admin>,
-    entry: &Arc<PoolEntry>,
-    list: &[Arc<Mounted>],
-    force: bool,
-) -> Answer<Vec<Arc<Mounted>>> {
-    take(admin, entry, list, |m| m.mount.unmount(force))
-}
-
 fn take(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     list: &[Arc<Mounted>],
-    unmount: impl Fn(&Arc<Mounted>) -> Result<()>,
+    mut unmount: impl FnMut(&Arc<Mounted>) -> Result<()>,
 ) -> Answer<Vec<Arc<Mounted>>> {
     let mut down = Vec::new();
     for m in list.iter().rev() {

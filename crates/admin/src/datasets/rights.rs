@@ -195,6 +195,11 @@ pub fn with_groups<R>(groups: Vec<u32>, request: impl FnOnce() -> R) -> R {
     request()
 }
 
+/// The groups of the caller, the process's own first; none where nobody calls.
+pub fn groups() -> Vec<u32> {
+    GROUPS.with_borrow(Clone::clone)
+}
+
 /// Whether nothing is refused to a caller.
 pub fn is_owner(admin: &Admin, peer: Peer) -> bool {
     mutated(Mutation::RightsOff) || peer.uid == 0 || peer.uid == admin.process.user().0

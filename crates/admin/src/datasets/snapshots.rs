@@ -544,20 +544,10 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     if r.no_mount || volume {
         return Ok(created);
     }
-    for n in created
-        .ancestors
-        .clone()
-        .iter()
-        .map(String::as_str)
-        .chain([name])
-    {
-        let mounted = datasets::find_anyway(&entry, n)
-            .and_then(|ds| mount::mount_new(admin, &entry, &ds, peer));
-        if let Err(e) = mounted {
-            created.mount_failed = Some(e);
-            break;
-        }
-    }
+    drop((_names, _gate));
+    let mut all = created.ancestors.clone();
+    all.push(name.to_string());
+    created.mount_failed = mount::mount_made(admin, &entry, &all, peer).err();
     Ok(created)
 }
 

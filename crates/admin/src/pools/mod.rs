@@ -227,6 +227,9 @@ fn take_out(
     if !way.force {
         not_suspended(entry)?;
     }
+    if !way.force {
+        reach_mounts(admin, entry)?;
+    }
     let _gate = close_gate(entry, way, &|| match unwanted.load(Ordering::SeqCst) {
         true => Err(cancel::refusal()),
         false => ours(),
@@ -317,6 +320,26 @@ fn what_is_lost(entry: &PoolEntry, way: Leave) -> String {
          them in memory, could not be written and are lost.",
         base::sizes::nice(bytes, true)
     )
+}
+
+/// Walks to all mounts of a pool, with no lock held: what does not answer then is not waited for with the gate closed.
+fn reach_mounts(admin: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Answer<()> {
+    let list = entry.all_mounts();
+    let failed: Mutex<Vec<Error>> = Mutex::default();
+    admin.process.together(list.len(), &|n| {
+        if let Err(e) = list[n].mount.reach() {
+            failed.acquire().push(e);
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
+    let mut e = ApiError::reason(Kind::Busy, "a mount point cannot be reached");
+    if failed.is_empty() {
+        return Ok(());
+    }
+    for f in failed {
+        e = e.detail(f.to_string());
+    }
+    Err(e.hint("with -f the mounts are cut off where they are"))
 }
 
 /// Unmounts every file system of a pool, children first; what refuses is named.

@@ -183,21 +183,26 @@ pub fn receive(
 
 /// Mounts what a receive made.
 fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
-    let _gate = entry.gate.acquire_read();
-    let _names = entry.names.write();
     for name in list {
-        let mounted = datasets::find_anyway(entry, name).and_then(|ds| {
-            if entry
-                .objset_type(&ds)
-                .is_ok_and(|t| t == disk::os_type::ZVOL)
-                || ds.dir().key_loaded().is_ok_and(|k| k == Some(false))
-                || crate::values::is_redacted(&ds)
-                || entry.mounted(ds.object()).is_some()
-            {
-                return Ok(());
+        let skipped = {
+            let _gate = entry.gate.acquire_read();
+            let _names = entry.names.read();
+            datasets::find_anyway(entry, name).map(|ds| {
+                entry
+                    .objset_type(&ds)
+                    .is_ok_and(|t| t == disk::os_type::ZVOL)
+                    || ds.dir().key_loaded().is_ok_and(|k| k == Some(false))
+                    || crate::values::is_redacted(&ds)
+                    || entry.mounted(ds.object()).is_some()
+            })
+        };
+        let mounted = match skipped {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                datasets::mount::mount_made(run.admin, entry, std::slice::from_ref(name), run.peer)
             }
-            datasets::mount::mount_new(run.admin, entry, &ds, run.peer)
-        });
+            Err(e) => Err(e),
+        };
         if let Err(e) = mounted {
             run.failed = true;
             run.warnings.push(e.sentence_for("mount", name));

@@ -1,0 +1,430 @@
+//! Processes that walk others' paths for this one.
+//!
+//! A path may lead through a file system that does not answer: a dead NFS server, a FUSE server that somebody stopped. A thread
+//! that asks it waits, often unkillably, and keeps its process from ending. So the daemon walks no path that others can
+//! choose. A helper does: the same program in a mode of its own, with a socket as its standard input.
+//!
+//! 1. A helper has none of the daemon's descriptors but those sent with a question, and these are opened with `O_PATH`, which
+//!    asks no file system when they are closed; or connections that nobody uses yet.
+//! 2. A question has a time limit. A helper beyond it is killed, and left to itself: it may be stuck until its file system
+//!    answers. As long as it is, nobody is sent the same way.
+//! 3. For an ordinary user a helper has this user's permissions as far as files go: the answer tells no more than the user could
+//!    find out without the daemon.
+//!
+//! Programs that did not call [`walk_in_processes`] (tests) walk on threads, as [`crate::with_own_files`] has it.
+//!
+//! Start at [`ask`].
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use base::sync::MutexExt;
+use base::{Cause, Error, Kind, Result};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::file_table::open_with_own_files;
+use crate::sys;
+
+/// What the first argument of a helper is.
+pub const ARGUMENT: &str = "--walk-paths";
+/// How long a path may take to be walked. Mounts of this daemon are asked as well, and may be busy.
+pub(crate) const LIMIT: Duration = Duration::from_secs(8);
+/// The same where somebody is thrown out by force.
+pub(crate) const SHORT: Duration = Duration::from_secs(2);
+/// How often a wait looks at what has changed.
+const TICK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+/// Helpers that wait for the next question.
+const IDLE: usize = 8;
+/// Most helpers that may be stuck; then every question is refused.
+const STUCK: usize = 64;
+/// Most descriptors with one message (the kernel's `SCM_MAX_FD`), and bytes of one.
+const MOST_FILES: usize = 253;
+const MOST_BYTES: usize = 128 << 10;
+
+/// The user a path is walked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Walker {
+    /// User id.
+    pub uid: u32,
+    /// Group ids, the process's own first. None at all: the groups are not known, and the path is walked as root.
+    pub groups: Vec<u32>,
+}
+
+/// A name or path as it travels.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Raw(Vec<u8>);
+
+impl Raw {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.name().into()
+    }
+
+    pub(crate) fn name(&self) -> OsString {
+        OsString::from_vec(self.0.clone())
+    }
+}
+
+impl<T: AsRef<OsStr> + ?Sized> From<&T> for Raw {
+    fn from(t: &T) -> Raw {
+        Raw(t.as_ref().as_bytes().to_vec())
+    }
+}
+
+/// Fields of paths and names, as bytes.
+pub(crate) mod raw {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<T: AsRef<OsStr>, S: Serializer>(
+        t: &T,
+        s: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        Raw::from(t.as_ref()).serialize(s)
+    }
+
+    pub fn deserialize<'de, T: From<OsString>, D: Deserializer<'de>>(
+        d: D,
+    ) -> std::result::Result<T, D::Error> {
+        Ok(T::from(Raw::deserialize(d)?.name()))
+    }
+}
+
+/// An error as it travels.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Told {
+    errno: i32,
+    text: String,
+    hidden: bool,
+}
+
+impl From<Error> for Told {
+    fn from(e: Error) -> Told {
+        Told {
+            errno: e.kind.errno(),
+            text: e.to_string(),
+            hidden: e.cause() == Some(Cause::HiddenMountPoint),
+        }
+    }
+}
+
+impl From<Told> for Error {
+    fn from(t: Told) -> Error {
+        let e = Error::sentence(Kind::from_errno(t.errno), t.text);
+        match t.hidden {
+            true => e.because(Cause::HiddenMountPoint),
+            false => e,
+        }
+    }
+}
+
+/// A question: what a process does for another one.
+pub(crate) trait Job: Serialize + DeserializeOwned + Send {
+    /// Tells it from others.
+    const NAME: &'static str;
+    /// What comes back, beside descriptors.
+    type Answer: Serialize + DeserializeOwned + Send;
+
+    /// Does it, with the descriptors that came.
+    fn run(self, files: Vec<OwnedFd>) -> Done<Self::Answer>;
+
+    /// The descriptors of an answer got lost.
+    fn lost(_answer: &Self::Answer) {}
+}
+
+/// An answer with its descriptors, or why there is none.
+pub(crate) type Done<A> = (std::result::Result<A, Told>, Vec<OwnedFd>);
+
+/// A job without descriptors in its answer.
+pub(crate) fn plain<A>(answer: Result<A>) -> Done<A> {
+    (answer.map_err(Told::from), Vec::new())
+}
+
+/// Does a job that came as text; none: it is not understood.
+pub(crate) fn run<J: Job>(body: &str, files: Vec<OwnedFd>) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let (answer, files) = serde_json::from_str::<J>(body).ok()?.run(files);
+    if files.len() > MOST_FILES {
+        if let Ok(answer) = &answer {
+            J::lost(answer);
+        }
+        let full = io::Error::from_raw_os_error(libc::EMFILE);
+        let failed: std::result::Result<J::Answer, Told> = Err(Error::from(full).into());
+        return Some((serde_json::to_vec(&failed).ok()?, Vec::new()));
+    }
+    Some((serde_json::to_vec(&answer).ok()?, files))
+}
+
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// From now on paths are walked by processes of this program, which must call [`crate::serve_paths`] when its first argument is
+/// [`ARGUMENT`].
+pub fn walk_in_processes() {
+    let _ = PROGRAM.set("/proc/self/exe".into());
+}
+
+/// Whether paths are walked by processes.
+pub(crate) fn in_processes() -> bool {
+    PROGRAM.get().is_some()
+}
+
+/// Answers questions until the other process ends. `perform` does the job of a name.
+pub(crate) fn serve(perform: impl Fn(&str, &str, Vec<OwnedFd>) -> Option<(Vec<u8>, Vec<OwnedFd>)>) {
+    let stdin = io::stdin();
+    let _ = rustix::thread::set_name(c"zfs-fuse-paths");
+    while let Ok(Some((bytes, files))) = get(stdin.as_fd()) {
+        let Ok((name, body)) = serde_json::from_slice::<(String, String)>(&bytes) else {
+            return;
+        };
+        let Some((answer, files)) = perform(&name, &body, files) else {
+            return;
+        };
+        if put(stdin.as_fd(), &answer, &files).is_err() {
+            return;
+        }
+    }
+}
+
+/// Runs `walk` with the permissions of a user, where this is a helper; as the process itself otherwise.
+pub(crate) fn as_walker<T>(walker: Option<&Walker>, walk: impl FnOnce() -> T) -> T {
+    let walker = walker.filter(|_| is_helper());
+    let known = walker.and_then(|w| Some((w, *w.groups.first()?)));
+    let Some((walker, group)) = known else {
+        return walk();
+    };
+    sys::become_for_files(walker.uid, group, &walker.groups);
+    let done = walk();
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    sys::become_for_files(uid.as_raw(), gid.as_raw(), &[]);
+    done
+}
+
+fn is_helper() -> bool {
+    std::env::args_os().nth(1).is_some_and(|a| a == ARGUMENT)
+}
+
+/// How long an answer may take.
+pub(crate) struct Limit<'a> {
+    /// This long, as long as `beyond` says no.
+    pub time: Duration,
+    /// The path has been walked: what is left takes its time.
+    pub beyond: &'a dyn Fn() -> bool,
+}
+
+impl Limit<'static> {
+    pub(crate) fn of(time: Duration) -> Limit<'static> {
+        Limit {
+            time,
+            beyond: &|| false,
+        }
+    }
+}
+
+/// Has somebody walk `path`, with these descriptors.
+///
+/// Errors: again, if it takes too long or somebody else waits there; those of the job, and of its descriptors.
+pub(crate) fn ask<J: Job>(
+    path: &Path,
+    limit: Limit<'_>,
+    job: J,
+    files: &[BorrowedFd<'_>],
+) -> Result<(J::Answer, Vec<OwnedFd>)> {
+    if !in_processes() {
+        let (answer, files) = open_with_own_files(files, |files| job.run(files));
+        return match (answer, files) {
+            (Ok(answer), Ok(files)) => Ok((answer, files)),
+            (Ok(answer), Err(e)) => {
+                J::lost(&answer);
+                Err(Error::from(e).context(path.display().to_string()))
+            }
+            (Err(told), _) => Err(told.into()),
+        };
+    }
+    let wrong = |e: serde_json::Error| Error::new(Kind::Invalid, e.to_string());
+    let body = serde_json::to_string(&job).map_err(wrong)?;
+    let message = serde_json::to_vec(&(J::NAME, body)).map_err(wrong)?;
+    let mut helper = Helper::take(path)?;
+    if helper.send(&message, files).is_err() {
+        // It has ended while it waited.
+        helper.abandon(path);
+        helper = Helper::start()?;
+        helper.send(&message, files)?;
+    }
+    match helper.answer(path, limit) {
+        Ok((bytes, files)) => {
+            helper.give_back();
+            let answer: std::result::Result<J::Answer, Told> =
+                serde_json::from_slice(&bytes).map_err(wrong)?;
+            Ok((answer?, files))
+        }
+        Err(e) => {
+            helper.abandon(path);
+            Err(e)
+        }
+    }
+}
+
+fn broken(e: io::Error) -> Error {
+    Error::from(e).context("the process that walks paths")
+}
+
+struct Helper {
+    child: Child,
+    socket: OwnedFd,
+}
+
+static WAITING: Mutex<Vec<Helper>> = Mutex::new(Vec::new());
+/// Helpers that were killed and have not ended yet, with the path they are on.
+static ABANDONED: Mutex<Vec<(PathBuf, Child)>> = Mutex::new(Vec::new());
+
+impl Helper {
+    fn take(path: &Path) -> Result<Helper> {
+        {
+            let mut abandoned = ABANDONED.acquire();
+            abandoned.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+            let stuck = abandoned.iter().any(|(p, _)| path.starts_with(p));
+            if stuck || abandoned.len() >= STUCK {
+                return Err(silent(path));
+            }
+        }
+        let waiting = WAITING.acquire().pop();
+        waiting.map_or_else(Helper::start, Ok)
+    }
+
+    fn start() -> Result<Helper> {
+        let fail = |e: io::Error| Error::from(e).context("starting a process that walks paths");
+        let (ours, theirs) = net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|e| fail(e.into()))?;
+        for end in [&ours, &theirs] {
+            let _ = net::sockopt::set_socket_send_buffer_size(end, 2 * MOST_BYTES);
+        }
+        let program = PROGRAM.get().cloned().unwrap_or_default();
+        let child = Command::new(program)
+            .arg0("zfs-fuse")
+            .arg(ARGUMENT)
+            // What the terminal tells the daemon is not for it: the daemon needs it to end.
+            .process_group(0)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(fail)?;
+        Ok(Helper {
+            child,
+            socket: ours,
+        })
+    }
+
+    fn send(&self, message: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
+        put(self.socket.as_fd(), message, files).map_err(broken)
+    }
+
+    fn answer(&self, path: &Path, limit: Limit<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let begin = Instant::now();
+        loop {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut fds, Some(&TICK)) {
+                Ok(0) if begin.elapsed() > limit.time && !(limit.beyond)() => {
+                    return Err(silent(path));
+                }
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => break,
+                Err(e) => return Err(broken(e.into())),
+            }
+        }
+        get(self.socket.as_fd())
+            .and_then(|got| got.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+            .map_err(broken)
+    }
+
+    fn give_back(self) {
+        let mut waiting = WAITING.acquire();
+        if waiting.len() < IDLE {
+            return waiting.push(self);
+        }
+        drop(waiting);
+        let Helper { mut child, socket } = self;
+        // It ends at the end of its socket.
+        drop(socket);
+        let _ = child.wait();
+    }
+
+    fn abandon(mut self, path: &Path) {
+        let _ = self.child.kill();
+        ABANDONED.acquire().push((path.to_path_buf(), self.child));
+    }
+}
+
+/// The error for a path that does not answer.
+pub(crate) fn silent(path: &Path) -> Error {
+    let text = format!(
+        "{}: a file system on the way there does not answer",
+        path.display()
+    );
+    Error::new(Kind::Again, text)
+}
+
+fn put<F: AsFd>(socket: BorrowedFd<'_>, bytes: &[u8], files: &[F]) -> io::Result<()> {
+    let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fits = files.is_empty()
+        || files.len() <= MOST_FILES && control.push(SendAncillaryMessage::ScmRights(&files));
+    if !fits || bytes.len() > MOST_BYTES {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    loop {
+        match net::sendmsg(
+            socket,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The next message; none at the end of the connection.
+fn get(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MOST_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        match net::recvmsg(socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(got) => break got.bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    };
+    let mut files = Vec::new();
+    for m in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = m {
+            files.extend(more);
+        }
+    }
+    bytes.truncate(got);
+    Ok((got > 0).then_some((bytes, files)))
+}

@@ -114,21 +114,17 @@ impl Opened {
         }
     }
 
-    /// Everything on disk, the log empty, the dataset closed.
-    fn settle(&self, pool: &Pool, object: u64) -> Result<()> {
-        let r = (|| {
-            self.zfs.stop()?;
-            if let Some(zil) = self.set.zil() {
+    /// Everything on disk, the log empty.
+    fn settle(&self, pool: &Pool) -> Result<()> {
+        self.zfs.stop()?;
+        if let Some(zil) = self.set.zil() {
+            pool.sync()?;
+            if !zil.has_no_blocks() {
+                zil.destroy()?;
                 pool.sync()?;
-                if !zil.has_no_blocks() {
-                    zil.destroy()?;
-                    pool.sync()?;
-                }
             }
-            Ok(())
-        })();
-        pool.close_dataset(object);
-        r
+        }
+        Ok(())
     }
 }
 
@@ -206,7 +202,9 @@ impl Head {
 
     /// After the last operation: everything is on disk, the log empty, the dataset closed.
     pub fn settle(&self) -> Result<()> {
-        self.opened().settle(&self.pool, self.object)
+        let settled = self.opened().settle(&self.pool);
+        self.pool.close_dataset(self.object);
+        settled
     }
 
     /// Ends what is under way and settles the head, so that its dataset can be replaced (rollback,
@@ -214,7 +212,8 @@ impl Head {
     /// [`Head::enter`]. Requests of a door wait there ([`crate::door::Mount::suspend`]);
     /// [`crate::Mounted::replace`] does both.
     ///
-    /// Errors: what [`Head::settle`] says. The head is open again then, if that is possible.
+    /// Errors: what [`Head::settle`] says. The head is open again then, if that is possible, with the log it had: that log alone
+    /// knows what waits to be on disk.
     pub fn suspend(&self) -> Result<Suspended<'_>> {
         let gate = self.gate.acquire_write();
         let mut suspended = Suspended {
@@ -222,8 +221,11 @@ impl Head {
             open: false,
             _gate: gate,
         };
-        match self.settle() {
-            Ok(()) => Ok(suspended),
+        match self.opened().settle(&self.pool) {
+            Ok(()) => {
+                self.pool.close_dataset(self.object);
+                Ok(suspended)
+            }
             Err(e) => {
                 suspended.reopen()?;
                 suspended.head.opened().start()?;

@@ -108,10 +108,18 @@ pub enum Mutation {
     ReplayDropsUnread,
     /// A file with large blocks, none of which was written, does not count as one.
     UnwrittenLargeBlocks,
+    /// A log that is given up is left out of the header a txg before the one that has its records.
+    HeaderClearedEarly,
+    /// Blocks are placed on new metaslabs before the txg that makes them is on disk.
+    NewVdevAtOnce,
+    /// A commit whose round wrote nothing is taken for durable if the log is in order when it wakes up.
+    WaitersBelieved,
+    /// The table of clones of a vdev that grows is read again, without what the txg has changed.
+    TableReadAgain,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 52] = [
+pub const MUTATIONS: [Mutation; 56] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -164,6 +172,10 @@ pub const MUTATIONS: [Mutation; 52] = [
     Mutation::ReplayDropsUnread,
     Mutation::DamageRefusesImport,
     Mutation::UnwrittenLargeBlocks,
+    Mutation::HeaderClearedEarly,
+    Mutation::NewVdevAtOnce,
+    Mutation::WaitersBelieved,
+    Mutation::TableReadAgain,
 ];
 
 #[cfg(feature = "mutations")]

@@ -934,6 +934,15 @@ impl Objset {
             || self.lock_state().dirty[txg]
     }
 
+    /// The newest txg with changes of this set that are not on disk; [`Txg::NONE`] if there are none.
+    pub fn newest_dirty(&self) -> Txg {
+        let open = self.dmu.open_txg();
+        let mut in_flight = (0..3).map(|n| open.before(n));
+        in_flight
+            .find(|t| self.is_dirty_in(*t))
+            .unwrap_or(Txg::NONE)
+    }
+
     pub(crate) fn weak(&self) -> Weak<Objset> {
         self.me.clone()
     }

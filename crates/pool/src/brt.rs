@@ -1,5 +1,6 @@
 //! The block reference table (data format §29): for each cloned block, the number of its pointers beyond the first.
 
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use disk::brt::{brt_name, BrtPhys, BRT_BLOCK, BRT_RANGE};
@@ -187,6 +188,18 @@ impl Brts {
     pub fn add_vdev(&self, id: u64, asize: u64) -> Result<()> {
         let t = Table::open(&self.mos, id, asize)?;
         self.lock().tables.insert(id, t);
+        Ok(())
+    }
+
+    /// The vdev has `asize` bytes from now on. What the txg has changed of its table stays.
+    pub fn grow_vdev(&self, id: u64, asize: u64) -> Result<()> {
+        if mutated(Mutation::TableReadAgain) {
+            return self.add_vdev(id, asize);
+        }
+        match self.lock().tables.get_mut(&id) {
+            Some(t) => t.asize = asize,
+            None => bail!(Damaged, "no table of clones for device {id}"),
+        }
         Ok(())
     }
 

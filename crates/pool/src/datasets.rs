@@ -161,7 +161,11 @@ impl Pool {
         if !readonly && os.os_type() != os_type::META {
             let store = Arc::new(Store::new(self.me()?, os.clone()));
             let header = Header::decode(&os.zil_header())?;
-            let options = Options::new(ds.object(), self.version() >= 23, self.dmu.synced_txg());
+            let options = Options {
+                // It may have been in use before, and not have come to its end.
+                unlogged: os.newest_dirty(),
+                ..Options::new(ds.object(), self.version() >= 23, self.dmu.synced_txg())
+            };
             let _ = set.zil.set(Arc::new(Zil::open(store, options, header)));
         }
         sets.insert(ds.object(), set.clone());

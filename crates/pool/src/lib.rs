@@ -72,6 +72,7 @@ pub use reshape::{AttachRefusal, Offline};
 pub use scan::{ErrorScrubRecord, Rebuild, ScanProgress, ScanRecord, ScanRefusal, ScrubRange};
 pub use served::Serving;
 pub use shared::Shares;
+pub use snapshots::LeftLog;
 pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};

@@ -2,10 +2,11 @@
 
 use crate::accounting::generation_and_size;
 use crate::Pool;
+use base::sync::MutexExt;
 use base::{bail, Block, Kind, Result, Txg};
 use disk::{BlkPtr, Dva};
 use dmu::{Dnode, Objset};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use zil::{Indirect, LogBlocks, LogStore, Wanted};
 use zio::{InUse, ReadSpec};
 
@@ -24,6 +25,8 @@ pub(crate) struct Store {
     claims: bool,
     /// Nothing is written: what is claimed or referred to is only looked at.
     looks: bool,
+    /// What [`vdev::VdevTree::log_losses`] was when the first of the blocks was written that no flush has covered.
+    losses: Mutex<Option<u64>>,
 }
 
 impl Store {
@@ -34,6 +37,7 @@ impl Store {
             os,
             claims: false,
             looks: false,
+            losses: Mutex::default(),
         }
     }
 
@@ -209,19 +213,33 @@ impl LogStore for Store {
             // What is in memory must not reach a disk, also not as records.
             return Err(why);
         }
+        (self.losses.acquire()).get_or_insert_with(|| pool.tree.log_losses());
         // A device that misses one has missed the txg of that one.
         for same in blocks.chunk_by(|(a, _), (b, _)| a.logical_birth() == b.logical_birth()) {
             let list: Vec<(Dva, Block)> = same
                 .iter()
                 .map(|(bp, data)| (bp.dva(0), data.clone()))
                 .collect();
-            pool.zio.write_now(&list, same[0].0.logical_birth())?;
+            let written = pool.zio.write_now(&list, same[0].0.logical_birth());
+            if written.is_err() {
+                // The round ends here.
+                self.losses.acquire().take();
+            }
+            written?;
         }
         Ok(())
     }
 
     fn flush(&self) -> Result<()> {
-        self.pool()?.zio.devices.flush()
+        let pool = self.pool()?;
+        let flushed = pool.zio.devices.flush();
+        let before = self.losses.acquire().take();
+        flushed?;
+        // A txg may have flushed the log in the meantime, and gone on without it.
+        if before.is_some_and(|n| n != pool.tree.log_losses()) {
+            bail!(Io, "a log device failed to flush what was written to it");
+        }
+        Ok(())
     }
 
     fn broken(&self) {
@@ -230,10 +248,11 @@ impl LogStore for Store {
         }
     }
 
-    fn dirty(&self) -> Result<Txg> {
+    fn dirty(&self, note: &mut dyn FnMut(Txg)) -> Result<()> {
         let tx = self.os.tx(dmu::Need::log())?;
         self.os.touch_header(&tx);
-        Ok(tx.txg())
+        note(tx.txg());
+        Ok(())
     }
 
     fn current_data(

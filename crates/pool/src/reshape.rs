@@ -15,9 +15,11 @@
 //!    only if that device lacked something since, and is marked for it (`unspare`). One that was put in the place of a whole
 //!    device stays until it is detached.
 
+use crate::snapshots::Quiet;
 use crate::Pool;
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
-use base::{bail, Result, Txg};
+use base::{bail, Kind, Result, Txg};
 use disk::NvList;
 use dmu::Tx;
 use std::sync::Arc;
@@ -76,7 +78,8 @@ impl Pool {
     /// `Kind::Busy`: nobody else has what it holds. With `fault` it is only marked degraded then, which is no error.
     pub fn offline(&self, guid: u64, how: Offline) -> Result<()> {
         self.writable()?;
-        self.task(move |pool, _| {
+        let left = self.leave_log(guid)?;
+        let done = self.task(move |pool, _| {
             let persist = !how.temporary;
             match how.fault {
                 true => pool.tree.fault(guid, true, persist).map(drop)?,
@@ -84,7 +87,77 @@ impl Pool {
             }
             pool.dirty_config();
             Ok(())
-        })
+        });
+        self.allow_log(left)?;
+        done
+    }
+
+    /// Before leaf `guid` goes, if it is the last one of a log: nothing is logged there any more, and what was logged is in the pool.
+    /// [`Pool::allow_log`] takes back what this returns.
+    ///
+    /// # Errors
+    /// `Kind::Busy`: the log of a dataset that is not mounted, or whose key is not loaded, is still on it.
+    fn leave_log(&self, guid: u64) -> Result<Option<Arc<Vdev>>> {
+        let (top, leaf) = self.tree.leaf_of(guid)?;
+        let last = leaf.state().usable() && !top.outage(&|l| l.guid() == guid).is_empty();
+        if !top.is_log() || !top.is_concrete() || !last {
+            return Ok(None);
+        }
+        self.space.set_allocating(top.id(), false)?;
+        let empty = self.empty_logs().and_then(|()| self.is_unused(&top));
+        if empty.is_err() {
+            self.allow_log(Some(top.clone()))?;
+        }
+        empty.map(|()| Some(top))
+    }
+
+    /// The log that was left is used as its property says, if it can be.
+    fn allow_log(&self, left: Option<Arc<Vdev>>) -> Result<()> {
+        let Some(top) = left.filter(|_| self.stopped().is_none()) else {
+            return Ok(());
+        };
+        self.refresh_writable(&top)?;
+        let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
+        self.space.set_allocating(top.id(), !passive)
+    }
+
+    /// Tells the allocator whether `top` can be written. Of a log that came back that is said when the txg is on disk that has it
+    /// in use ([`Pool::logs_back`]).
+    fn refresh_writable(&self, top: &Vdev) -> Result<()> {
+        let usable = top.state().usable();
+        if usable && top.is_log() && !mutated(Mutation::NewVdevAtOnce) {
+            return Ok(());
+        }
+        self.space.set_writable(top.id(), usable)
+    }
+
+    /// Logs that are in use again by the txg that is about to be written: the import after a crash knows that from its
+    /// configuration only. Log blocks are placed on them when it is on disk ([`Pool::use_logs`]). Those that are gone are not used
+    /// from now on.
+    pub(crate) fn logs_back(&self) -> Result<Vec<Arc<Vdev>>> {
+        let mut back = Vec::new();
+        for top in self.tree.tops().iter() {
+            let known = top.is_concrete() && self.space.metaslab_count(top.id()) > 0;
+            if !top.is_log() || !known {
+                continue;
+            }
+            match top.state().usable() {
+                false => self.space.set_writable(top.id(), false)?,
+                true if !self.space.is_writable(top.id()) => back.push(top.clone()),
+                true => {}
+            }
+        }
+        Ok(back)
+    }
+
+    /// The txg is on disk that has these logs in use.
+    pub(crate) fn use_logs(&self, back: &[Arc<Vdev>]) -> Result<()> {
+        for top in back.iter().filter(|t| t.state().usable()) {
+            if self.space.metaslab_count(top.id()) > 0 {
+                self.space.set_writable(top.id(), true)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts leaf `guid` out of use because of errors, or only marks it degraded if `degrade`, or if nobody else has what it
@@ -94,7 +167,20 @@ impl Pool {
     /// errors.
     pub fn fault(&self, guid: u64, degrade: bool, resumptions: u64) -> Result<State> {
         self.writable()?;
-        self.task(move |pool, _| {
+        let mut degrade = degrade;
+        let left = match degrade {
+            true => None,
+            false => match self.leave_log(guid) {
+                Ok(left) => left,
+                // Logs on it are still to be replayed.
+                Err(e) if e.kind == Kind::Busy => {
+                    degrade = true;
+                    None
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        let done = self.task(move |pool, _| {
             if pool.resumptions() != resumptions {
                 bail!(Stale, "the pool was resumed meanwhile");
             }
@@ -104,7 +190,9 @@ impl Pool {
             };
             pool.dirty_config();
             Ok(state)
-        })
+        });
+        self.allow_log(left)?;
+        done
     }
 
     /// Brings leaf `guid` back, and has what it missed copied to it. Returns its state: it may be gone, or faulted still.
@@ -113,7 +201,7 @@ impl Pool {
         let (top, leaf) = self.tree.leaf_of(guid)?;
         self.tree.online(guid)?;
         self.takes_over(&leaf);
-        self.space.set_writable(top.id(), top.state().usable())?;
+        self.refresh_writable(&top)?;
         self.dirty_config();
         self.sync()?;
         self.request_resilver();
@@ -156,8 +244,8 @@ impl Pool {
             let grown = pool
                 .maps
                 .grow_top(tx, top.id(), top.metaslab_count())
-                .and_then(|()| pool.space.grow_top(top.id(), asize))
-                .and_then(|_| pool.shares.brt.add_vdev(top.id(), asize));
+                .and_then(|()| pool.space.grow_top(top.id(), asize, tx.txg()))
+                .and_then(|_| pool.shares.brt.grow_vdev(top.id(), asize));
             pool.or_stop(grown)?;
             Ok(true)
         })
@@ -168,7 +256,7 @@ impl Pool {
         self.tree.reopen();
         for top in self.tree.tops().iter().filter(|t| t.is_concrete()) {
             if self.space.metaslab_count(top.id()) > 0 {
-                self.space.set_writable(top.id(), top.state().usable())?;
+                self.refresh_writable(top)?;
             }
         }
         if !self.is_readonly() {
@@ -593,16 +681,20 @@ impl Pool {
         done
     }
 
-    /// Frees the blocks of all intent logs in use; new ones go to other devices.
+    /// Frees the blocks of all intent logs in use; new ones go to other devices. Until what the logs had is on disk, commits
+    /// wait for txgs.
     fn empty_logs(&self) -> Result<()> {
         let mut last = self.dmu.open_txg();
+        let mut quiet = Quiet::default();
         for set in self.open_sets() {
             if let Some(zil) = set.zil().filter(|z| !z.needs_replay()) {
-                last = last.max(zil.destroy()?);
+                last = last.max(zil.pause()?);
+                quiet.keep(zil);
             }
         }
         use dmu::Driver;
         self.sync_through(last)?;
+        drop(quiet);
         for _ in 0..UNTIL_FREE {
             self.prove_devices()?;
         }
@@ -612,14 +704,7 @@ impl Pool {
     fn remove_log_in(&self, tx: &Tx, id: u64) -> Result<()> {
         self.without_checkpoint()?;
         let top = self.tree.top(id)?;
-        let used = self.allocated(id)?;
-        if used > 0 {
-            bail!(
-                Busy,
-                "the intent logs of datasets still have {used} bytes on it: mount them, and load the keys \
-                 of encrypted ones, to have them replayed"
-            );
-        }
+        self.is_unused(&top)?;
         self.or_stop(self.cancel_rebuild(tx, &top))?;
         let known: Vec<u64> = top.leaves().iter().map(|l| l.guid()).collect();
         let leaves = self.tree.remove_top(id)?;
@@ -644,6 +729,18 @@ impl Pool {
         self.or_stop(self.log_internal(tx, "vdev remove", text.trim_end()))?;
         let mut left = self.left.acquire();
         left.extend(leaves.into_iter().map(|l| (l, None)));
+        Ok(())
+    }
+
+    fn is_unused(&self, log: &Vdev) -> Result<()> {
+        let used = self.allocated(log.id())?;
+        if used > 0 {
+            bail!(
+                Busy,
+                "the intent logs of datasets still have {used} bytes on it: mount them, and load the keys \
+                 of encrypted ones, to have them replayed"
+            );
+        }
         Ok(())
     }
 
@@ -687,7 +784,7 @@ fn mark_if_it_lacks(old: &Vdev) {
 
 /// The first txg of which a device that is attached in `tx` has everything.
 fn lacked_by_new(tx: &Tx) -> Txg {
-    match base::mutation::mutated(base::mutation::Mutation::AttachedTxgTooFew) {
+    match mutated(Mutation::AttachedTxgTooFew) {
         true => tx.txg(),
         false => tx.txg().after(IN_FLIGHT),
     }

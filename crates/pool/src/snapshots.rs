@@ -7,12 +7,13 @@
 //! 3. Before pool version 27 the intent log of the head is emptied first and stays empty until its
 //!    txg is on disk.
 
+use crate::logstore::Store;
 use crate::Pool;
 use base::{bail_about, Kind, Result};
 use dmu::Tx;
 use dsl::{Caller, CreateArgs, Dataset, Dir};
 use std::sync::Arc;
-use zil::{Header, Zil};
+use zil::{Header, Left, Zil};
 
 /// Txgs in which a snapshot is tried again because there is one of the same txg already: each time
 /// another request made progress.
@@ -21,12 +22,33 @@ const ATTEMPTS: usize = 100;
 const FAST_SNAPSHOTS: u64 = 27;
 
 /// Logs that stay empty until this is dropped.
-struct Quiet(Vec<Arc<Zil>>);
+#[derive(Default)]
+pub(crate) struct Quiet(Vec<Arc<Zil>>);
+
+impl Quiet {
+    /// Takes a log that was paused.
+    pub fn keep(&mut self, zil: &Arc<Zil>) {
+        self.0.push(zil.clone());
+    }
+}
 
 impl Drop for Quiet {
     fn drop(&mut self) {
         for zil in &self.0 {
             zil.resume();
+        }
+    }
+}
+
+/// What an intent log that is not in use has on disk; see [`Pool::left_log`].
+pub struct LeftLog(Option<(Store, Left)>);
+
+impl LeftLog {
+    /// Frees it, in syncing context.
+    pub fn free(&self, tx: &Tx) -> Result<()> {
+        match &self.0 {
+            Some((store, left)) => left.free(store, tx.txg()),
+            None => Ok(()),
         }
     }
 }
@@ -84,8 +106,34 @@ impl Pool {
         self.open_set(ds.object()).is_some()
     }
 
+    /// What the intent log of a head that nobody uses has on disk. A log that a crash left behind, and that goes with the head's
+    /// content, is freed in the txg that takes the content away ([`LeftLog::free`]): a crash before leaves both.
+    ///
+    /// Errors: those of devices. What cannot be read otherwise has no log that could be found.
+    pub fn left_log(&self, head: &Arc<Dataset>) -> Result<LeftLog> {
+        let none = || Ok(LeftLog(None));
+        if head.phys().bp.is_hole() {
+            return none();
+        }
+        let os = match self
+            .write_policy(head)
+            .and_then(|p| head.open_objset(p, true))
+        {
+            Ok(os) => os,
+            Err(e) if e.kind == Kind::Io => return Err(e),
+            Err(_) => return none(),
+        };
+        let header = Header::decode(&os.zil_header())?;
+        if header.log.is_hole() {
+            return none();
+        }
+        let store = Store::new(self.me()?, os);
+        let left = Left::of(&store, &header)?;
+        Ok(LeftLog(Some((store, left))))
+    }
+
     /// Makes a head what its newest snapshot is, in syncing context. Nobody may use the head's object set;
-    /// its intent log is empty afterwards. See [`dsl::Dsl::rollback`].
+    /// its intent log is empty afterwards, and what it had is freed. See [`dsl::Dsl::rollback`].
     pub fn rollback(&self, tx: &Tx, head: &Arc<Dataset>) -> Result<()> {
         if self.is_open(head) {
             bail_about!(Busy, head.full_name(), "dataset is busy");
@@ -93,8 +141,10 @@ impl Pool {
         if let Some(snap) = head.prev()? {
             self.root_is_readable(&snap)?;
         }
+        let log = self.left_log(head)?;
         self.dsl.rollback(tx, head)?;
-        self.clear_log(tx, head)
+        self.clear_log(tx, head)?;
+        self.or_stop(log.free(tx))
     }
 
     /// Makes the clone `name` of a snapshot in `parent`, in syncing context, with an empty intent log. See
@@ -155,7 +205,7 @@ impl Pool {
 
     /// Empties the intent logs of these heads where the pool's version wants it.
     fn quiet(&self, list: &[(Arc<Dataset>, String)]) -> Result<Quiet> {
-        let mut quiet = Quiet(Vec::new());
+        let mut quiet = Quiet::default();
         if self.version() >= FAST_SNAPSHOTS {
             return Ok(quiet);
         }
@@ -172,7 +222,7 @@ impl Pool {
                 continue;
             };
             zil.pause()?;
-            quiet.0.push(zil.clone());
+            quiet.keep(zil);
         }
         if !quiet.0.is_empty() {
             // Waits as long as it takes: the logs go on only when what they had is on disk.

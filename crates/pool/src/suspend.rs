@@ -26,8 +26,9 @@ use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt};
 use base::{Error, Kind, Result, Txg};
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
+use vdev::Vdev;
 
 /// How often the devices are tried without being asked: often enough that a device or space that
 /// comes back is noticed within a moment, and seldom enough to cost nothing.
@@ -375,7 +376,7 @@ impl zio::Waits for Pool {
             for leaf in tops.iter().flat_map(|t| t.leaves()) {
                 self.tree.probe(&leaf);
             }
-            tops.iter().any(|t| t.is_concrete() && !t.state().usable())
+            tops.iter().any(is_waited_for)
         };
         if !away() {
             return false;
@@ -397,9 +398,13 @@ impl zio::Waits for Pool {
     }
 
     fn is_away(&self) -> bool {
-        let tops = self.tree.tops();
-        tops.iter().any(|t| t.is_concrete() && !t.state().usable())
+        self.tree.tops().iter().any(is_waited_for)
     }
+}
+
+/// Whether the pool waits for a vdev that is away. It does without its logs.
+fn is_waited_for(top: &Arc<Vdev>) -> bool {
+    top.is_concrete() && !top.is_log() && !top.state().usable()
 }
 
 /// Whether a device, or whoever provides it, may stop failing that way: it is away, broken, full,

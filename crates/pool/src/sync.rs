@@ -19,7 +19,7 @@ use dmu::{Driver, Objset, SyncHooks, Tx};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
-use vdev::keys;
+use vdev::{keys, Vdev};
 
 /// More passes than this mean that the txg does not converge, which is a bug, not a disk.
 const MAX_PASSES: u32 = 100;
@@ -54,6 +54,8 @@ pub(crate) struct SyncState {
     pub flush_all: bool,
     /// Write an uberblock even if nothing changed.
     pub force: bool,
+    /// Logs that the txg has in use again.
+    pub logs_back: Vec<Arc<Vdev>>,
     /// Nothing is written any more.
     pub closed: bool,
 }
@@ -248,6 +250,8 @@ impl Pool {
         let tx = self.dmu.syncing_tx(txg);
         let labels_changed = self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= labels_changed | self.take_config_dirty();
+        st.logs_back = self.logs_back()?;
+        st.config_dirty |= !st.logs_back.is_empty();
         let dirty = !group.objsets.is_empty()
             || !early.is_empty()
             || !tasks.is_empty()
@@ -358,6 +362,7 @@ impl Pool {
         base::mutation::panic_point("a txg that is on disk");
         self.retire_left();
         self.space.sync_done(txg)?;
+        self.use_logs(&std::mem::take(&mut st.logs_back))?;
         for set in self.open_sets() {
             set.synced(txg);
         }

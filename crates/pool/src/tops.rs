@@ -16,7 +16,8 @@
 //! 1. `space` is told last: from then on blocks may be placed on the vdev, and every other room knows it.
 //! 2. No block is placed on a vdev before an uberblock whose configuration has the vdev is on disk. [`Pool::add_top`]
 //!    therefore takes two txgs: the first commits the vdev without metaslabs, the second makes them. After a crash
-//!    between the two the next import does the second.
+//!    between the two the next import does the second. Until the second is on disk too, only blocks of it are placed
+//!    there ([`space::Space::add_top_in`]): the next import would not find log blocks of the txgs behind it.
 //! 3. The tree is replaced, in syncing context, so that configuration, labels and guid sum of one txg agree. Readers keep
 //!    the list of vdevs they took.
 
@@ -145,7 +146,11 @@ impl Rooms<'_> {
             children: top.children().len().max(1) as u64,
             align: top.alloc_unit(),
         };
-        self.space.add_top(spec)?;
+        let made_in = match metaslabs {
+            Metaslabs::OnDisk => Txg::NONE,
+            Metaslabs::New(tx, _) => tx.txg(),
+        };
+        self.space.add_top_in(spec, made_in)?;
         self.space.set_writable(top.id(), top.state().usable())?;
         let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
         self.space.set_allocating(top.id(), !passive)

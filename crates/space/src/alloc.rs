@@ -2,7 +2,7 @@
 
 use crate::metaslab::State;
 use crate::{AllocReq, Class, Extent, Inner};
-use base::{bail, Result};
+use base::{bail, Result, Txg};
 
 /// Streams that are placed apart from each other.
 pub(crate) const STREAMS: usize = 4;
@@ -22,6 +22,19 @@ pub(crate) enum Placed {
 pub(crate) enum Tried {
     Done(Vec<Extent>),
     Load(u64, u64),
+}
+
+/// What decides where on a vdev a request is placed.
+#[derive(Clone, Copy)]
+pub(crate) struct How {
+    /// See [`crate::Space::set_eager`].
+    pub eager: bool,
+    /// See [`crate::Space::set_edges`].
+    pub edges: u64,
+    /// Txg that writes the block.
+    pub txg: Txg,
+    /// Newest txg on disk.
+    pub synced: Txg,
 }
 
 /// Whose turn it is within a class.
@@ -86,7 +99,13 @@ impl Inner {
 
     fn try_pot(&mut self, pot: Pot, req: &AllocReq<'_>) -> Result<Option<Tried>> {
         let embedded = pot == Pot::EmbeddedLog;
-        let (largest, eager, edges) = (self.largest, self.eager, self.edges);
+        let largest = self.largest;
+        let how = How {
+            eager: self.eager,
+            edges: self.edges,
+            txg: req.txg,
+            synced: self.last_synced,
+        };
         let vdevs: Vec<u64> = self
             .tops
             .iter()
@@ -124,7 +143,7 @@ impl Inner {
                 if asize > largest {
                     continue;
                 }
-                match top.place(embedded, asize, (stream, copy), &others, (eager, edges)) {
+                match top.place(embedded, asize, (stream, copy), &others, how) {
                     Placed::At(ms, offset) => {
                         let e = Extent {
                             vdev,

@@ -268,7 +268,13 @@ impl Space {
     /// Adds a top-level vdev. Every metaslab counts as never written (wholly free) until
     /// [`Space::set_hint`] or [`Space::load_metaslab`] says otherwise. Allocation is on.
     pub fn add_top(&self, spec: TopSpec) -> Result<()> {
-        let top = Top::new(spec)?;
+        self.add_top_in(spec, Txg::NONE)
+    }
+
+    /// The same for a vdev whose metaslabs are made in `txg`. Until that txg is on disk only blocks of it are placed there: a
+    /// log block of a later one would be on a vdev that nobody finds after a crash.
+    pub fn add_top_in(&self, spec: TopSpec, txg: Txg) -> Result<()> {
+        let top = Top::new(spec, txg)?;
         let mut inner = self.lock();
         if inner.tops.contains_key(&spec.id) {
             bail!(Exists, "top-level vdev {} is there already", spec.id);
@@ -277,9 +283,9 @@ impl Space {
         Ok(())
     }
 
-    /// The vdev grew: appends metaslabs. Returns how many are new.
-    pub fn grow_top(&self, vdev: u64, asize: u64) -> Result<u64> {
-        self.lock().top(vdev)?.grow(asize)
+    /// The vdev grew: appends metaslabs, which are made in `txg` (see [`Space::add_top_in`]). Returns how many are new.
+    pub fn grow_top(&self, vdev: u64, asize: u64, txg: Txg) -> Result<u64> {
+        self.lock().top(vdev)?.grow(asize, txg)
     }
 
     /// Forgets a vdev (a removed log device) with everything pending on it.
@@ -298,6 +304,11 @@ impl Space {
     pub fn set_writable(&self, vdev: u64, on: bool) -> Result<()> {
         self.lock().top(vdev)?.writable = on;
         Ok(())
+    }
+
+    /// Whether blocks may be written to a vdev, as was set last.
+    pub fn is_writable(&self, vdev: u64) -> bool {
+        self.lock().tops.get(&vdev).is_some_and(|t| t.writable)
     }
 
     /// Sets the vdev property `allocating`: without it nothing is allocated on the vdev.

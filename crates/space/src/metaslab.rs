@@ -1,6 +1,7 @@
 //! One metaslab: its free ranges, the changes pending in each txg, the deferred frees.
 
 use crate::freemap::FreeMap;
+use base::mutation::{mutated, Mutation};
 use base::{bail, Error, RangeSet, Result, Txg};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -56,6 +57,9 @@ pub(crate) struct Ms {
     pub hist_hint: Option<Box<Hist>>,
     /// Txg of the newest allocation; metaslabs not used for long are unloaded.
     pub last_used: Txg,
+    /// The txg that makes the metaslab: until it is on disk only that txg itself places blocks here. Blocks of later txgs
+    /// may have to be found before those are on disk: log blocks, and what their records point to.
+    pub made_in: Txg,
 }
 
 pub(crate) fn bucket(len: u64) -> usize {
@@ -111,7 +115,13 @@ impl Ms {
             late: RangeSet::new(),
             hist_hint: None,
             last_used: Txg::NONE,
+            made_in: Txg::NONE,
         }
+    }
+
+    /// Whether blocks of `txg` may be placed here while `synced` is the newest txg on disk.
+    pub fn takes(&self, txg: Txg, synced: Txg) -> bool {
+        self.made_in <= synced || txg <= self.made_in || mutated(Mutation::NewVdevAtOnce)
     }
 
     /// Shortly before the first multiple of `bytes` within the metaslab, or before its end: a multiple of `align`. None if `bytes`

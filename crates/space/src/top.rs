@@ -37,8 +37,8 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    /// A vdev whose metaslabs are all free. `Damaged`: the numbers do not fit together.
-    pub fn new(spec: TopSpec) -> Result<Top> {
+    /// A vdev whose metaslabs are all free, and made in `txg`. `Damaged`: the numbers do not fit together.
+    pub fn new(spec: TopSpec, txg: Txg) -> Result<Top> {
         if spec.ashift < 9 || spec.ms_shift >= 63 || spec.ashift > spec.ms_shift {
             bail!(
                 Damaged,
@@ -62,15 +62,15 @@ impl Top {
             acct: Default::default(),
             active: Default::default(),
         };
-        top.grow(spec.asize)?;
+        top.grow(spec.asize, txg)?;
         if top.ms.is_empty() {
             bail!(Damaged, "vdev {} is smaller than a metaslab", spec.id);
         }
         Ok(top)
     }
 
-    /// Appends metaslabs up to `asize` allocatable bytes; returns how many are new.
-    pub fn grow(&mut self, asize: u64) -> Result<u64> {
+    /// Appends metaslabs up to `asize` allocatable bytes, which are made in `txg`; returns how many are new.
+    pub fn grow(&mut self, asize: u64, txg: Txg) -> Result<u64> {
         let count = asize >> self.spec.ms_shift;
         let had = self.ms.len() as u64;
         if count < had {
@@ -82,7 +82,8 @@ impl Top {
         for n in had..count {
             let start = base::roundup(n << self.spec.ms_shift, self.align);
             let end = ((n + 1) << self.spec.ms_shift) / self.align * self.align;
-            let m = Ms::new(start, end);
+            let mut m = Ms::new(start, end);
+            m.made_in = txg;
             self.acct[0].size += m.size();
             self.ms.push(m);
         }
@@ -187,16 +188,21 @@ impl Top {
     }
 
     /// Picks and takes `size` bytes for copy `copy` of stream `stream`. `others`: where the earlier
-    /// copies of the block lie on this vdev. `eager`, `edges`: see [`crate::Space::set_eager`],
-    /// [`crate::Space::set_edges`].
+    /// copies of the block lie on this vdev. See [`alloc::How`].
     pub fn place(
         &mut self,
         embedded: bool,
         size: u64,
         (stream, copy): (usize, usize),
         others: &[u64],
-        (eager, edges): (bool, u64),
+        how: alloc::How,
     ) -> alloc::Placed {
+        let alloc::How {
+            eager,
+            edges,
+            txg,
+            synced,
+        } = how;
         let align = self.align;
         let apart = (self.ms.len() as u64 / 8).max(1);
         let home: Vec<u64> = others.iter().map(|o| o >> self.spec.ms_shift).collect();
@@ -211,7 +217,7 @@ impl Top {
             // Stay where the stream is while the metaslab is nearly as good as when it was chosen.
             if let Some((n, was)) = self.active[stream][copy] {
                 let m = &mut self.ms[n as usize];
-                if m.embedded == embedded && ok(n) {
+                if m.embedded == embedded && ok(n) && m.takes(txg, synced) {
                     let good = m.weight(size, false).is_some_and(|(w, _)| w + 2 > was);
                     let (capacity, edge) = (m.size(), m.edge(edges, align));
                     if let (true, State::Loaded(t)) = (good, &mut m.state) {
@@ -225,7 +231,7 @@ impl Top {
             let mut best: Option<((i64, u64), u64)> = None;
             for (n, m) in self.ms.iter().enumerate() {
                 let n = n as u64;
-                if m.embedded != embedded || !ok(n) {
+                if m.embedded != embedded || !ok(n) || !m.takes(txg, synced) {
                     continue;
                 }
                 let Some((w, count)) = m.weight(size, desperate) else {

@@ -738,9 +738,9 @@ fn deflated_sums_and_growing() {
     one(&space, 4, 12288).unwrap();
     let c = space.class_stats(Class::Normal);
     assert_eq!((c.dsize, c.dallocated), (20480 * 341, 24 * 341));
-    assert_eq!(space.grow_top(0, (12 << 20) + 5).unwrap(), 2);
+    assert_eq!(space.grow_top(0, (12 << 20) + 5, Txg::NONE).unwrap(), 2);
     assert_eq!(space.class_stats(Class::Normal).size, 12 << 20);
-    assert!(space.grow_top(0, 1 << 20).is_err());
+    assert!(space.grow_top(0, 1 << 20, Txg::NONE).is_err());
     assert!(space.add_top(s).is_err());
     assert!(space.add_top(spec(1, 1000, 20)).is_err());
     assert!(space
@@ -750,6 +750,31 @@ fn deflated_sums_and_growing() {
         })
         .is_err());
     assert!(space.add_top(spec(1, u64::MAX, 20)).is_err());
+}
+
+/// A vdev and metaslabs that are made in a txg take only blocks of it until it is on disk, and afterwards all.
+#[test]
+fn blocks_of_later_txgs_wait_for_the_txg_that_makes_their_metaslabs() {
+    let at = Txg::new;
+    let space = Space::new();
+    space.add_top(spec(0, 2 << 20, 20)).unwrap();
+    let log = TopSpec {
+        class: Class::Log,
+        ..spec(1, 2 << 20, 20)
+    };
+    space.add_top_in(log, at(5)).unwrap();
+    let place = |txg| take(&space, Class::Log, 1, txg, 4096).unwrap()[0].vdev;
+    assert_eq!(place(6), 0, "the txg that makes it is not on disk");
+    assert_eq!(place(5), 1);
+    sync(&space, 5);
+    assert_eq!(place(6), 1);
+    // The same where a vdev grows.
+    while one(&space, 6, 4096).is_ok() {}
+    assert_eq!(space.grow_top(0, 3 << 20, at(6)).unwrap(), 1);
+    assert_eq!(one(&space, 7, 4096).unwrap_err().kind, Kind::NoSpace);
+    assert!(one(&space, 6, 4096).unwrap().offset >= 2 << 20);
+    sync(&space, 6);
+    assert!(one(&space, 7, 4096).unwrap().offset >= 2 << 20);
 }
 
 /// dRAID: everything is a multiple of the group width, which is no power of two.

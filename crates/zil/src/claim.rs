@@ -174,10 +174,43 @@ pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<b
     Ok(found)
 }
 
-/// All that goes when an old chain is destroyed: the blocks of the chain itself and of a claimed log
-/// the data blocks that claiming marked allocated (replay has written their content anew); second,
-/// the pointers whose pending references claiming took. What follows a block that its device does not
-/// read stays allocated: that is no reason to keep a log that is not needed.
+/// What a log that nobody uses has on disk: the blocks of the chain itself and of a claimed log the data blocks that claiming
+/// marked allocated, and the pointers whose pending references claiming took.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    frees: Vec<BlkPtr>,
+    clones: Vec<BlkPtr>,
+}
+
+impl Left {
+    /// Reads the log under `header`.
+    ///
+    /// Errors: those of devices.
+    pub fn of(blocks: &dyn LogBlocks, header: &Header) -> Result<Left> {
+        let (frees, clones) = to_free(blocks, header)?;
+        Ok(Left { frees, clones })
+    }
+
+    /// Frees it in `txg`, which stores a header without a log (syncing context).
+    pub fn free(&self, blocks: &dyn LogBlocks, txg: Txg) -> Result<()> {
+        self.frees.iter().try_for_each(|bp| blocks.free(bp, txg))?;
+        drop_clones(blocks, &self.clones, txg)
+    }
+}
+
+/// Drops pending references that claiming took.
+pub(crate) fn drop_clones(blocks: &dyn LogBlocks, clones: &[BlkPtr], txg: Txg) -> Result<()> {
+    for bp in clones {
+        match blocks.clone_ref(bp, txg, false) {
+            Err(e) if e.kind != Kind::Unsupported => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// All that goes when an old chain is destroyed, see [`Left`]; replay has written the content of the data blocks anew. What
+/// follows a block that its device does not read stays allocated: that is no reason to keep a log that is not needed.
 pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>, Vec<BlkPtr>)> {
     let mut out = Vec::new();
     let mut clones = Vec::new();

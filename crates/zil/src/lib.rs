@@ -14,6 +14,9 @@
 //! device that fails), a commit returns [`Committed::NeedTxgSync`]: the caller waits until the open txg is on
 //! disk, and the changes are as durable then.
 //!
+//! A chain is given up ([`Zil::destroy`], [`Zil::pause`]) with the txg that has all of its records. Until that txg is
+//! written the header leads to the chain: the txg before it is written later, and must not store a header without it.
+//!
 //! Lock order: the one lock of a [`Zil`] is never held while the store is called, except
 //! [`LogBlocks::free`] in syncing context, which is memory only. [`Zil::sync`] waits for a round of
 //! writing that took a block in its txg; such a round therefore waits for no txg.
@@ -32,7 +35,7 @@ mod replay;
 mod state;
 
 pub use chain::{walk, RawRecord, WalkEnd, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
-pub use claim::{claim, pending, Claimed};
+pub use claim::{claim, pending, Claimed, Left};
 pub use header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY, HEADER_SIZE};
 pub use itx::{write_form, Body, Form, Itx, Policy, COPIED_MAX, INDIRECT_MIN};
 pub use replay::{Record, Replayed, Replayer};
@@ -187,9 +190,9 @@ pub trait LogStore: LogBlocks {
     /// A thread panicked while it wrote the log: records it had taken are lost from memory. Nothing may be
     /// acknowledged any more. Must not panic.
     fn broken(&self) {}
-    /// Marks the dataset dirty in the open txg and returns that txg; does not wait for one to be
-    /// written.
-    fn dirty(&self) -> Result<Txg>;
+    /// Marks the dataset dirty in the open txg, so that [`Zil::sync`] runs there, and calls `note` while that txg is still
+    /// held open; does not wait for one to be written.
+    fn dirty(&self, note: &mut dyn FnMut(Txg)) -> Result<()>;
     /// Newest content of a file range. `Kind::NotFound` if the object (of that generation, if not
     /// 0) is gone or ends before: the record is then left out.
     fn current_data(&self, object: u64, generation: u64, offset: u64, buf: &mut [u8])

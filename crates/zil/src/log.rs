@@ -2,13 +2,16 @@
 
 use crate::batch::Batch;
 use crate::chain::{log_pointer, UNIT};
-use crate::claim::to_free;
+use crate::claim::{drop_clones, to_free};
 use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
 use crate::itx::Itx;
-use crate::state::{Committed, Options, Reset, State, Stats};
+use crate::state::{Committed, GivenUp, Lwb, Options, State, Stats};
 use crate::{walk, LogStore, Zil};
+use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, OnPanic};
-use base::{bail, Kind, Result, Txg};
+use base::{bail, Result, Txg};
+use disk::BlkPtr;
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Batches whose size is remembered to choose the next block's.
@@ -27,6 +30,7 @@ impl Zil {
             opts,
             state: Mutex::new(State {
                 synced: opts.synced,
+                gave_up: opts.unlogged,
                 header,
                 old_chain: !header.log.is_hole(),
                 lr_seq: header.claim_lr_seq.max(header.replay_seq),
@@ -44,7 +48,7 @@ impl Zil {
     /// A claimed log waits to be replayed.
     pub fn needs_replay(&self) -> bool {
         let st = self.lock();
-        st.old_chain && st.reset.is_none() && st.header.flags & FLAG_REPLAY != 0
+        st.is_undisposed() && st.header.flags & FLAG_REPLAY != 0
     }
 
     /// There are no blocks on disk, so that there is nothing to [`destroy`](Self::destroy).
@@ -52,7 +56,7 @@ impl Zil {
         let st = self.lock();
         !st.leader
             && !st.old_chain
-            && st.reset.is_none()
+            && st.given_up.is_empty()
             && st.lwbs.is_empty()
             && st.header.log.is_hole()
     }
@@ -126,28 +130,33 @@ impl Zil {
             return Committed::Durable;
         }
         st.itxs.promote(object);
-        if st.broken || st.stalled.is_some() || st.paused > 0 {
+        if st.refuses() {
             return self.fallback(st);
         }
         if !st.itxs.has_ordered() && !st.leader {
             return Committed::Durable;
         }
-        let undisposed = st.old_chain && st.reset.is_none();
         let waiting = !st.lwbs.is_empty() && st.unreachable();
-        if !self.opts.enabled || undisposed || waiting {
+        if !self.opts.enabled || st.is_undisposed() || waiting {
             return self.fallback(st);
         }
         let ticket = st.next_ticket;
         st.next_ticket += 1;
+        st.waiters.insert(ticket, None);
         loop {
-            if st.done_ticket > ticket {
-                if st.blocked() {
-                    return self.fallback(st);
-                }
-                return Committed::Durable;
+            if let Some(Some(answer)) = st.waiters.get(&ticket).copied() {
+                st.waiters.remove(&ticket);
+                let believed = mutated(Mutation::WaitersBelieved) && !st.blocked();
+                return match answer {
+                    Committed::NeedTxgSync if !believed => self.fallback(st),
+                    _ => Committed::Durable,
+                };
             }
             if st.leader {
                 st = self.cv.wait_acquire(st);
+            } else if st.refuses() {
+                st.waiters.remove(&ticket);
+                return self.fallback(st);
             } else {
                 st = self.lead(st);
             }
@@ -168,6 +177,7 @@ impl Zil {
         let mut st = given;
         st.leader = true;
         let covers = st.next_ticket;
+        let mut answer = Committed::NeedTxgSync;
         if st.lwbs.is_empty() && st.stalled.is_none() {
             drop(st);
             // The header has to reach the disk first: this round ends with "wait for the txg", and
@@ -175,43 +185,64 @@ impl Zil {
             let _ = self.first_block();
             st = self.lock();
         } else if !st.blocked() {
-            let itxs = st.take_ordered();
-            let first = st.lwbs.back().map(|l| l.bp).unwrap_or_default();
-            let guess = st.history.iter().copied().max().unwrap_or(0);
-            let mut batch = Batch::new(self, first, st.lr_seq, guess);
-            drop(st);
-            let r = batch.run(itxs);
-            base::mutation::panic_point("a round of the log that was written");
-            let failed_at = match &r {
-                Ok(()) => None,
-                // Makes sure that a sync comes by which clears the chain.
-                Err(_) => Some(self.store.dirty().unwrap_or(Txg::NONE)),
-            };
-            st = self.lock();
-            st.lr_seq = batch.lr_seq;
-            st.stats.records += batch.records;
-            st.stats.blocks += batch.written.len() as u64;
-            st.stats.bytes += batch.bytes as u64;
-            if let Some(txg) = failed_at {
-                st.stalled = Some(txg.max(st.max_txg));
-            } else if !batch.written.is_empty() {
-                st.stats.batches += 1;
-                for bp in &batch.written {
-                    if let Some(l) = st.lwb(bp) {
-                        l.stable = true;
-                    }
-                }
-                st.history.push_back(batch.total);
-                if st.history.len() > HISTORY {
-                    st.history.pop_front();
-                }
-            }
+            (st, answer) = self.write_round(st);
         }
         st.leader = false;
         st.taken = None;
-        st.done_ticket = covers;
+        st.answer(covers, answer);
         self.cv.notify_all();
         st
+    }
+
+    /// Writes what is ordered now to the chain, which is reachable.
+    fn write_round<'a>(
+        &'a self,
+        mut st: MutexGuard<'a, State>,
+    ) -> (MutexGuard<'a, State>, Committed) {
+        let itxs = st.take_ordered();
+        let first = st.lwbs.back().map(|l| l.bp).unwrap_or_default();
+        let guess = st.history.iter().copied().max().unwrap_or(0);
+        let mut batch = Batch::new(self, first, st.lr_seq, guess);
+        drop(st);
+        let r = batch.run(itxs);
+        base::mutation::panic_point("a round of the log that was written");
+        if let Err(e) = &r {
+            tracing::debug!(dataset = self.opts.dataset, %e, "a round of the log failed");
+            self.stall();
+        }
+        st = self.lock();
+        st.lr_seq = batch.lr_seq;
+        st.stats.records += batch.records;
+        st.stats.blocks += batch.written.len() as u64;
+        st.stats.bytes += batch.bytes as u64;
+        if r.is_err() {
+            return (st, Committed::NeedTxgSync);
+        }
+        if !batch.written.is_empty() {
+            st.stats.batches += 1;
+            for bp in &batch.written {
+                if let Some(l) = st.lwb(bp) {
+                    l.stable = true;
+                }
+            }
+            st.history.push_back(batch.total);
+            if st.history.len() > HISTORY {
+                st.history.pop_front();
+            }
+        }
+        (st, Committed::Durable)
+    }
+
+    /// A round failed: nothing is written to the chain any more. The sync of the open txg clears it.
+    fn stall(&self) {
+        let noted = self.store.dirty(&mut |txg| {
+            let mut st = self.lock();
+            st.stalled = Some(txg.max(st.max_txg));
+        });
+        if noted.is_err() {
+            let mut st = self.lock();
+            st.stalled = Some(st.max_txg);
+        }
     }
 
     fn round_panicked(&self) {
@@ -219,7 +250,8 @@ impl Zil {
         st.broken = true;
         st.leader = false;
         st.taken = None;
-        st.done_ticket = st.next_ticket;
+        let covers = st.next_ticket;
+        st.answer(covers, Committed::NeedTxgSync);
         self.cv.notify_all();
         drop(st);
         self.store.broken();
@@ -260,22 +292,7 @@ impl Zil {
         while st.taken.is_some_and(|t| t <= txg) {
             st = self.cv.wait_acquire(st);
         }
-        if st.reset.as_ref().is_some_and(|r| r.txg <= txg) {
-            if let Some(r) = st.reset.take() {
-                for bp in &r.frees {
-                    self.store.free(bp, txg)?;
-                }
-                for bp in &r.clones {
-                    match self.store.clone_ref(bp, txg, false) {
-                        Err(e) if e.kind != Kind::Unsupported => return Err(e),
-                        _ => {}
-                    }
-                }
-            }
-            st.header = Header::default();
-            st.old_chain = false;
-            st.replayed.clear();
-        }
+        self.free_given_up(&mut st, txg)?;
         if st.old_chain {
             let later = st.replayed.split_off(&txg.next());
             let done = std::mem::replace(&mut st.replayed, later);
@@ -284,23 +301,54 @@ impl Zil {
             }
             return Ok(st.header.encode());
         }
-        let clear = st.is_dead(txg);
-        while let Some(l) = st.lwbs.front() {
-            let done = l.stable && l.max_txg <= txg && st.lwbs.len() > 1;
-            if l.alloc_txg > txg || !(done || clear) {
-                break;
-            }
-            let bp = l.bp;
-            st.lwbs.pop_front();
-            self.store.free(&bp, txg)?;
+        if let Some(given) = st.given_up.front_mut() {
+            let first = self.trim(&mut given.chain, given.cut, txg)?;
+            let early = mutated(Mutation::HeaderClearedEarly);
+            st.header.log = first.filter(|_| !early).unwrap_or_default();
+            return Ok(st.header.encode());
         }
-        // What is left of a dead chain goes with the next txg; its records would lack those before.
-        let first = st.lwbs.front().filter(|_| !clear).map(|l| l.bp);
+        st.cut |= st.is_dead(txg);
+        let cut = st.cut;
+        let first = self.trim(&mut st.lwbs, cut, txg)?;
+        st.cut &= !st.lwbs.is_empty();
         st.header.log = first.unwrap_or_default();
         if first.is_some() {
             st.chain_txg.get_or_insert(txg);
         }
         Ok(st.header.encode())
+    }
+
+    /// Frees the chains that are given up with txgs up to `txg`.
+    fn free_given_up(&self, st: &mut State, txg: Txg) -> Result<()> {
+        while st.given_up.front().is_some_and(|g| g.txg <= txg) {
+            let Some(g) = st.given_up.pop_front() else {
+                break;
+            };
+            for bp in g.chain.iter().map(|l| &l.bp).chain(&g.frees) {
+                self.store.free(bp, txg)?;
+            }
+            drop_clones(&*self.store, &g.clones, txg)?;
+            st.header = Header::default();
+            st.old_chain = false;
+            st.replayed.clear();
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a chain that no replay needs once txg `txg` is on disk, and returns the first that is left for
+    /// the header to name. Of a chain that is `cut` nothing is needed, and the header names none of it: what
+    /// was taken in a later txg goes with that, and its records would lack those before.
+    fn trim(&self, chain: &mut VecDeque<Lwb>, cut: bool, txg: Txg) -> Result<Option<BlkPtr>> {
+        while let Some(l) = chain.front() {
+            let done = l.stable && l.max_txg <= txg && chain.len() > 1;
+            if l.alloc_txg > txg || !(done || cut) {
+                break;
+            }
+            let bp = l.bp;
+            chain.pop_front();
+            self.store.free(&bp, txg)?;
+        }
+        Ok(chain.front().filter(|_| !cut).map(|l| l.bp))
     }
 
     /// Txg `txg` is on disk: its records are not needed any more.
@@ -320,7 +368,7 @@ impl Zil {
     pub fn start(&self) -> Result<()> {
         let header = {
             let st = self.lock();
-            if !st.old_chain || st.reset.is_some() {
+            if !st.is_undisposed() {
                 return Ok(());
             }
             st.header
@@ -349,18 +397,17 @@ impl Zil {
         if chain.len() != 1 || !fits || !self.opts.enabled {
             return self.destroy().map(|_| ());
         }
-        let txg = self.store.dirty()?;
         let mut bp = first;
         bp.set_checksum(self.identity());
-        let mut st = self.lock();
-        st.reset = Some(Reset {
-            txg,
-            frees: Vec::new(),
-            clones: Vec::new(),
-        });
-        st.chain_txg = None;
-        st.note_alloc(bp, Txg::NONE);
-        Ok(())
+        self.store.dirty(&mut |txg| {
+            let mut st = self.lock();
+            st.given_up.push_back(GivenUp {
+                txg,
+                ..GivenUp::default()
+            });
+            st.chain_txg = None;
+            st.note_alloc(bp, Txg::NONE);
+        })
     }
 
     /// Empties the log and keeps it empty: all blocks are freed and the header zeroed with the txg
@@ -381,30 +428,36 @@ impl Zil {
     }
 
     /// Gets rid of the log: all blocks are freed and the header zeroed with the txg returned.
-    /// Records in memory are dropped. Used after replay and before the dataset is destroyed.
+    /// Records in memory are dropped, and commits wait until that txg is on disk. Used after replay and before
+    /// the dataset is destroyed.
     pub fn destroy(&self) -> Result<Txg> {
         let mut st = self.lock();
+        // No round begins in a block that is about to be freed.
+        st.paused += 1;
         while st.leader {
             st = self.cv.wait_acquire(st);
         }
-        let old = (st.old_chain && st.reset.is_none()).then_some(st.header);
+        let old = st.is_undisposed().then_some(st.header);
         drop(st);
+        let done = self.give_up(old);
+        self.resume();
+        done
+    }
+
+    fn give_up(&self, old: Option<Header>) -> Result<Txg> {
         let (mut frees, mut clones) = match old {
             Some(h) => to_free(&*self.store, &h)?,
             None => Default::default(),
         };
-        let txg = self.store.dirty()?;
-        let mut st = self.lock();
-        frees.extend(st.lwbs.drain(..).map(|l| l.bp));
-        if let Some(r) = st.reset.take() {
-            frees.extend(r.frees);
-            clones.extend(r.clones);
-        }
-        st.itxs.drop_through(txg);
-        st.stalled = None;
-        st.replaying = None;
-        st.reset = Some(Reset { txg, frees, clones });
-        Ok(txg)
+        let mut given = Txg::NONE;
+        self.store.dirty(&mut |txg| {
+            let mut st = self.lock();
+            let (frees, clones) = (std::mem::take(&mut frees), std::mem::take(&mut clones));
+            st.replaying = None;
+            st.give_up_chain(txg, frees, clones);
+            given = txg;
+        })?;
+        Ok(given)
     }
 }
 

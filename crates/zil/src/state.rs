@@ -22,6 +22,9 @@ pub struct Options {
     pub synced: Txg,
     /// False where no log can be written: every commit then needs a sync.
     pub enabled: bool,
+    /// Changes up to this txg were made before the log was opened and have no records here: until it is on disk,
+    /// commits wait for it. [`Txg::NONE`] where there are none.
+    pub unlogged: Txg,
 }
 
 impl Options {
@@ -33,6 +36,7 @@ impl Options {
             max_block: OLD_MAX_BLOCK,
             synced,
             enabled: true,
+            unlogged: Txg::NONE,
         }
     }
 }
@@ -76,11 +80,19 @@ pub(crate) struct Lwb {
     pub stable: bool,
 }
 
-/// An old chain (or all of a chain) to be freed in the sync of a txg.
-pub(crate) struct Reset {
-    /// The txg in whose sync it is freed.
+/// A chain that is given up: the sync of a txg frees it.
+///
+/// The header leads to the chain until then. The txg before is written later, and the chain is all there is of what the open
+/// txg has and was acknowledged.
+#[derive(Default)]
+pub(crate) struct GivenUp {
+    /// The txg in whose sync the chain is freed: no record of it is of a later one.
     pub txg: Txg,
-    /// The blocks to free.
+    /// The chain.
+    pub chain: VecDeque<Lwb>,
+    /// No header leads to the chain any more: what is left of it was part of one that failed.
+    pub cut: bool,
+    /// Further blocks to free: those of a chain from before the log was opened, and what its records refer to.
     pub frees: Vec<BlkPtr>,
     /// Pending references to drop.
     pub clones: Vec<BlkPtr>,
@@ -100,8 +112,12 @@ pub(crate) struct State {
     pub header: Header,
     /// `header` describes a chain from before this log was opened, which is not disposed of.
     pub old_chain: bool,
-    /// A chain that waits to be freed.
-    pub reset: Option<Reset>,
+    /// Chains that wait to be freed, the oldest first. The first one takes the chain from before this log was opened along.
+    pub given_up: VecDeque<GivenUp>,
+    /// Highest txg with which a chain, or records in memory, are given up. Until it is on disk commits wait for it.
+    pub gave_up: Txg,
+    /// What is left of `lwbs` is of a chain that failed, and that no header leads to any more.
+    pub cut: bool,
     /// Record being replayed.
     pub replaying: Option<u64>,
     /// Sequence number of the last record replayed in each txg that is not on disk.
@@ -110,7 +126,7 @@ pub(crate) struct State {
     pub stalled: Option<Txg>,
     /// A round panicked: no commits any more.
     pub broken: bool,
-    /// Calls of [`Zil::pause`] that have not been taken back.
+    /// Calls of [`Zil::pause`] that have not been taken back, and of [`Zil::destroy`] that are under way.
     pub paused: u32,
     /// A thread runs a round of a commit.
     pub leader: bool,
@@ -118,8 +134,9 @@ pub(crate) struct State {
     pub taken: Option<Txg>,
     /// Ticket of the next commit.
     pub next_ticket: u64,
-    /// Commits with smaller tickets have ended.
-    pub done_ticket: u64,
+    /// Commits that wait for a round, by ticket, and what came of their round. A commit that wakes up late must not judge by
+    /// the state it finds then.
+    pub waiters: BTreeMap<u64, Option<Committed>>,
     /// Bytes of the newest batches, from which the size of the next block follows.
     pub history: VecDeque<usize>,
     /// Sequence number of the newest record.
@@ -139,6 +156,40 @@ impl State {
     /// Whether the header on disk does not lead to the chain yet.
     pub fn unreachable(&self) -> bool {
         self.chain_txg.is_none_or(|t| t > self.synced)
+    }
+
+    /// Whether no round may begin: commits wait for a txg.
+    pub fn refuses(&self) -> bool {
+        self.broken || self.stalled.is_some() || self.paused > 0 || self.gave_up > self.synced
+    }
+
+    /// Whether there is a chain from before the log was opened that nobody has disposed of.
+    pub fn is_undisposed(&self) -> bool {
+        self.old_chain && self.given_up.is_empty()
+    }
+
+    /// Tells the commits with tickets below `covers` what came of their round.
+    pub fn answer(&mut self, covers: u64, answer: Committed) {
+        for (_, a) in self.waiters.range_mut(..covers) {
+            a.get_or_insert(answer);
+        }
+    }
+
+    /// Gives up all there is with txg `txg`, which is open, with further blocks and references of an older chain.
+    pub fn give_up_chain(&mut self, txg: Txg, frees: Vec<BlkPtr>, clones: Vec<BlkPtr>) {
+        let chain = std::mem::take(&mut self.lwbs);
+        let cut = std::mem::take(&mut self.cut);
+        self.itxs.drop_through(txg);
+        self.stalled = None;
+        self.chain_txg = None;
+        self.gave_up = self.gave_up.max(txg);
+        self.given_up.push_back(GivenUp {
+            txg,
+            chain,
+            cut,
+            frees,
+            clones,
+        });
     }
 
     /// Takes all ordered changes.

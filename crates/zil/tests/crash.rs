@@ -3,6 +3,7 @@
 
 mod common;
 
+use base::mutation::{mutate, Mutation};
 use base::{Result, Txg};
 use common::{content, Dice, Event, Mem};
 use disk::bytes::{put_u64, u64_at};
@@ -24,6 +25,8 @@ struct Life {
     facts: BTreeMap<u64, Fact>,
     next: u64,
     dice: Dice,
+    /// The txg that must be on disk before the log, which is paused, goes on.
+    paused: Option<Txg>,
 }
 
 fn options(slim: bool, synced: Txg) -> Options {
@@ -50,6 +53,7 @@ impl Life {
             facts: BTreeMap::new(),
             next: 1,
             dice: Dice(seed),
+            paused: None,
         }
     }
 
@@ -125,11 +129,34 @@ impl Life {
         }
     }
 
+    /// Closes the open txg, or brings the one under way further.
+    fn fly(&mut self) {
+        if !self.mem.advance(&self.zil) {
+            self.mem.close();
+        }
+    }
+
+    /// The log is given up, or paused until that is on disk.
+    fn give_up(&mut self) {
+        if let Some(txg) = self.paused.take() {
+            if self.mem.lock().flight.is_some() || self.mem.open() <= txg {
+                self.mem.sync(&self.zil);
+            }
+            self.zil.resume();
+        } else if self.dice.below(2) == 0 {
+            self.paused = Some(self.zil.pause().unwrap());
+        } else {
+            self.zil.destroy().unwrap();
+        }
+    }
+
     fn step(&mut self) {
-        match self.dice.below(24) {
+        match self.dice.below(28) {
             0..=1 => {
                 self.mem.sync(&self.zil);
             }
+            24..=26 => self.fly(),
+            27 if self.dice.below(3) == 0 => self.give_up(),
             2..=7 => self.commit(),
             8 => {
                 // A bad moment.
@@ -403,6 +430,24 @@ fn every_cut(seed: u64, slim: bool, steps: usize) -> usize {
         replayed += recover(&life, &crash, slim, picture);
     }
     replayed
+}
+
+/// What is found with a mistake in the engine, of many lives; none of them finds anything without.
+fn finds(which: Mutation, seeds: std::ops::Range<u64>) -> bool {
+    mutate(Some(which));
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let found = seeds
+        .into_iter()
+        .any(|seed| std::panic::catch_unwind(|| every_cut(seed, true, 120)).is_err());
+    std::panic::set_hook(hook);
+    mutate(None);
+    found
+}
+
+#[test]
+fn a_header_that_is_cleared_a_txg_early_is_found() {
+    assert!(finds(Mutation::HeaderClearedEarly, 1..60));
 }
 
 #[test]

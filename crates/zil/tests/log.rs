@@ -2,8 +2,9 @@
 
 mod common;
 
+use base::mutation::{mutate, Mutation};
 use base::{Result, Txg};
-use common::{Dice, Event, Mem};
+use common::{Dice, Event, Flight, Mem};
 use disk::bytes::put_u64;
 use disk::{BlkPtr, Checksum, Compression};
 use std::collections::BTreeMap;
@@ -763,4 +764,165 @@ fn a_paused_log_is_empty_and_commits_wait_for_groups() {
     mem.sync(&z);
     log(&mem, &z, 40);
     assert_eq!(z.commit(None), Committed::Durable);
+}
+
+/// The header that the txg under way stores.
+fn header_under_way(mem: &Mem, z: &Zil) -> Header {
+    assert!(mem.advance(z));
+    match mem.lock().flight.clone() {
+        Some(Flight::Written(_, header)) => header,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A txg is being written when the log is given up: its header still leads to what the open txg was promised.
+#[test]
+fn a_log_that_is_given_up_stays_in_the_header_of_the_txg_before() {
+    for paused in [true, false] {
+        let mem = Mem::new();
+        let z = ready(&mem);
+        log(&mem, &z, 100);
+        mem.close();
+        log(&mem, &z, 100);
+        assert_eq!(z.commit(None), Committed::Durable);
+        let first = z.header().log;
+        let txg = match paused {
+            true => z.pause().unwrap(),
+            false => z.destroy().unwrap(),
+        };
+        assert_eq!(txg, mem.open());
+        let h = header_under_way(&mem, &z);
+        assert_eq!(h.log, first, "paused: {paused}");
+        mem.land(&z);
+        // Nobody is told that it is durable before the txg is on disk that has it.
+        log(&mem, &z, 40);
+        assert_eq!(z.commit(None), Committed::NeedTxgSync);
+        mem.close();
+        assert!(header_under_way(&mem, &z).log.is_hole());
+        mem.land(&z);
+        assert!(mem.lock().allocated.is_empty());
+    }
+}
+
+/// A record in memory, and the log is given up: the record is on disk with the txg, not before.
+#[test]
+fn what_a_log_that_is_given_up_had_in_memory_waits_for_the_txg() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    log(&mem, &z, 100);
+    z.destroy().unwrap();
+    assert_eq!(z.commit(None), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert_eq!(z.commit(None), Committed::Durable);
+}
+
+/// The same of what was changed before the log was opened.
+#[test]
+fn changes_older_than_the_log_wait_for_their_txg() {
+    let mem = Mem::new();
+    let o = Options {
+        unlogged: mem.open(),
+        ..Options::new(5, true, Txg::new(9))
+    };
+    let z = Zil::open(mem.clone(), o, Header::default());
+    z.start().unwrap();
+    assert_eq!(z.commit(Some(1)), Committed::NeedTxgSync);
+    mem.sync(&z);
+    assert_eq!(z.commit(Some(1)), Committed::Durable);
+}
+
+/// A log is given up while a thread writes to it: the round ends first, and none begins in a block that is freed.
+#[test]
+fn a_log_is_given_up_between_rounds() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    log(&mem, &z, 100);
+    let (there, go) = hold_write(&mem);
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| z.commit(None));
+        there.recv().unwrap();
+        let giver = s.spawn(|| z.destroy().unwrap());
+        log(&mem, &z, 100);
+        let late = s.spawn(|| z.commit(None));
+        std::thread::sleep(Duration::from_millis(50));
+        go.send(()).unwrap();
+        assert_eq!(writer.join().unwrap(), Committed::Durable);
+        giver.join().unwrap();
+        assert_eq!(late.join().unwrap(), Committed::NeedTxgSync);
+    });
+    mem.sync(&z);
+    assert!(mem.lock().allocated.is_empty());
+    assert!(z.header().log.is_hole());
+}
+
+/// Threads commit while the log is given up again and again, and nothing that a header leads to is freed.
+#[test]
+fn commits_syncs_and_giving_up_at_once() {
+    let mem = Mem::new();
+    let z = ready(&mem);
+    let stop = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                for i in 0..200 {
+                    log(&mem, &z, 40 + i);
+                    let _ = z.commit(None);
+                }
+                stop.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        s.spawn(|| {
+            while stop.load(Ordering::Relaxed) < 3 {
+                z.destroy().unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        while stop.load(Ordering::Relaxed) < 3 {
+            mem.sync(&z);
+            assert_eq!(lost(&mem), []);
+            std::thread::yield_now();
+        }
+    });
+    z.destroy().unwrap();
+    mem.sync(&z);
+    assert!(mem.lock().allocated.is_empty());
+}
+
+/// What two commits hear that wait for a round which makes the first block of a log. The header of the txg before the open
+/// one leads to the block, and is on disk when they wake up.
+fn late_waiters(mistake: Option<Mutation>) -> Vec<Committed> {
+    let mem = Mem::new();
+    let z = open(&mem);
+    mem.close();
+    let (here, there) = channel();
+    let (go, wait) = channel();
+    mem.lock().hold_alloc = Some((here, wait));
+    let commit = || {
+        mutate(mistake);
+        log(&mem, &z, 100);
+        z.commit(None)
+    };
+    std::thread::scope(|s| {
+        let first = s.spawn(commit);
+        there.recv().unwrap();
+        let second = s.spawn(commit);
+        while z.stats().commits < 2 {
+            std::thread::yield_now();
+        }
+        mem.land(&z);
+        go.send(()).unwrap();
+        [first, second].map(|t| t.join().unwrap()).to_vec()
+    })
+}
+
+/// Their records are nowhere yet.
+#[test]
+fn commits_that_wake_up_late_hear_what_their_round_did() {
+    assert_eq!(late_waiters(None), [Committed::NeedTxgSync; 2]);
+}
+
+#[test]
+fn commits_that_believe_the_state_they_find_are_found() {
+    let heard = late_waiters(Some(Mutation::WaitersBelieved));
+    assert!(heard.contains(&Committed::Durable));
 }

@@ -39,7 +39,8 @@ impl ZilLog {
         ZilLog {
             zil,
             dmu: os.dmu().clone(),
-            unlogged: AtomicU64::new(0),
+            // What was changed before may have had no record either.
+            unlogged: AtomicU64::new(os.newest_dirty().number()),
             throughput: AtomicBool::new(false),
             slog,
         }

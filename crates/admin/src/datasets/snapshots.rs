@@ -390,8 +390,6 @@ fn go_back(
     if entry.pool.is_open(head) {
         return Err(ApiError::reason(Kind::Busy, "dataset is busy"));
     }
-    // A log that a crash left behind belongs to what is given up.
-    destroy::free_log(entry, head).map_err(|e| datasets::plain(e, &fs))?;
     let (of, short) = (head.clone(), short.to_string());
     let (command, target) = (r.command.clone(), r.snapshot.clone());
     let then = move |pool: &Pool, tx: &Tx| {
@@ -409,6 +407,7 @@ fn go_back(
         for (name, _) in of.bookmarks_after(newest.phys().creation_txg)? {
             pool.dsl.destroy_bookmark(tx, &of, &name)?;
         }
+        // With a log that a crash left behind: it belongs to what is given up.
         pool.rollback(tx, &of)?;
         let mut input = NvList::new();
         input.set("target", target.as_str());

@@ -3,7 +3,9 @@
 
 use crate::model::Model;
 use crate::rig::{self, Cutter, Fate, Layout, FATES};
-use base::Txg;
+use base::mutation::{mutate, Mutation};
+use env_sim::MemDisk;
+use pool::{Offline, Pool};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +14,62 @@ use vdev::GroupKind;
 
 const HANDS: usize = 4;
 
-fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
+/// What happens to the log devices of the pool meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Logs {
+    /// Nothing.
+    Stay,
+    /// The last disk is added as a log, and removed again.
+    Come,
+    /// The log, the last disk, is taken offline, and brought back.
+    Return,
+}
+
+impl Logs {
+    /// Does it once.
+    fn happen(self, pool: &Pool, layout: &Layout) {
+        let pause = || std::thread::sleep(Duration::from_millis(3));
+        match self {
+            Logs::Stay => {}
+            Logs::Come => {
+                let log = rig::log_on(layout.devices() - 1, layout);
+                let id = pool.add_top(&log).unwrap();
+                pause();
+                pool.remove_log(id).unwrap();
+            }
+            Logs::Return => {
+                let tops = pool.tree.tops();
+                let log = tops.iter().find(|t| t.is_log()).unwrap();
+                let how = Offline {
+                    temporary: false,
+                    fault: false,
+                };
+                pool.offline(log.guid(), how).unwrap();
+                pause();
+                pool.online(log.guid()).unwrap();
+            }
+        }
+        pause();
+    }
+}
+
+/// The configuration that is found on the disks.
+fn found_on(disks: &[Arc<MemDisk>]) -> disk::NvList {
+    let (env, _) = rig::machine(disks, 3);
+    let names: Vec<String> = (0..disks.len()).map(|i| format!("d{i}")).collect();
+    vdev::discover(&env, &names).pools[0].config.clone()
+}
+
+/// `mistake`: made by all threads.
+fn run(
+    layout: Layout,
+    logs: Logs,
+    (ops, images): (usize, usize),
+    seed: u64,
+    mistake: Option<Mutation>,
+) {
     let rng = Arc::new(SeededRng::new(seed));
     let (disks, pool) = rig::create(&layout, seed);
-    let config = pool.full_config(0, Txg::NONE, false);
     let fs = rig::mount(&pool, &layout).unwrap();
     let (journal, _) = rig::start_journal(&disks);
     let mut models: Vec<Model> = (0..HANDS)
@@ -37,9 +91,16 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
         let syncer = s.spawn(|| {
+            mutate(mistake);
             while !stop.load(Relaxed) {
                 fs.pool.sync().unwrap();
                 std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let changer = s.spawn(|| {
+            mutate(mistake);
+            while logs != Logs::Stay && !stop.load(Relaxed) {
+                logs.happen(&fs.pool, &layout);
             }
         });
         let hands: Vec<_> = models
@@ -47,6 +108,7 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
             .map(|m| {
                 let fs = &fs;
                 s.spawn(move || {
+                    mutate(mistake);
                     for _ in 0..ops {
                         m.step(fs);
                     }
@@ -60,6 +122,7 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
         }
         stop.store(true, Relaxed);
         syncer.join().unwrap();
+        changer.join().unwrap();
     });
     let log = fs.set.zil().unwrap().stats();
     let end = journal.len();
@@ -97,8 +160,9 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
         cutter.forward(at);
         let image = cutter.image(fate, &rng);
         let what = |e: &dyn std::fmt::Display| {
-            format!("{layout:?}, seed {seed}, event {at} of {total} ({fate:?}): {e}")
+            format!("{layout:?}, {logs:?}, seed {seed}, event {at} of {total} ({fate:?}): {e}")
         };
+        let config = found_on(&image);
         let pool =
             rig::open(&image, &config, rng.next()).unwrap_or_else(|e| panic!("{}", what(&e)));
         let fs = rig::mount(&pool, &layout).unwrap_or_else(|e| panic!("{}", what(&e)));
@@ -120,10 +184,53 @@ fn run(layout: Layout, ops: usize, images: usize, seed: u64) {
 }
 
 fn rounds(layout: Layout) {
+    rounds_with(layout, Logs::Stay);
+}
+
+fn rounds_with(layout: Layout, logs: Logs) {
     let first = crate::number("ZFS_FUSE_CRASH_SEED", 1);
     for seed in first..first + crate::number("ZFS_FUSE_CRASH_ROUNDS", 1) {
-        run(layout, 250, 25, seed);
+        run(layout, logs, (250, 25), seed, None);
     }
+}
+
+/// A disk that is a log now and then.
+fn with_bench() -> Layout {
+    Layout {
+        recordsize: 32 << 10,
+        bench: 1,
+        ..Layout::new(GroupKind::Single, 1)
+    }
+}
+
+/// A log device comes and goes.
+#[test]
+fn a_log_is_added_and_removed() {
+    rounds_with(with_bench(), Logs::Come);
+}
+
+/// A log device goes offline and comes back.
+#[test]
+fn a_log_goes_offline_and_comes_back() {
+    let layout = Layout {
+        bench: 0,
+        slog: true,
+        ..with_bench()
+    };
+    rounds_with(layout, Logs::Return);
+}
+
+/// Whether something is found in a few lives with a mistake.
+fn finds(mistake: Mutation, logs: Logs) -> bool {
+    (1..=12).any(|seed| {
+        let life = || run(with_bench(), logs, (120, 40), seed, Some(mistake));
+        std::panic::catch_unwind(life).is_err()
+    })
+}
+
+#[test]
+fn log_blocks_on_a_vdev_that_is_not_on_disk_are_found() {
+    assert!(finds(Mutation::NewVdevAtOnce, Logs::Come));
 }
 
 #[test]
@@ -155,7 +262,7 @@ fn closed_under_load() {
     for seed in 50..53 {
         let layout = Layout::new(GroupKind::Mirror, 2);
         let (disks, pool) = rig::create(&layout, seed);
-        let config = pool.full_config(0, Txg::NONE, false);
+        let config = pool.full_config(0, base::Txg::NONE, false);
         let fs = rig::mount(&pool, &layout).unwrap();
         let (journal, _) = rig::start_journal(&disks);
         let mut models: Vec<Model> = (0..HANDS)

@@ -24,7 +24,8 @@ use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use disk::{NvList, Uberblock, Value};
 use env::Env;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// Most top-level slots accepted from a configuration.
@@ -49,6 +50,8 @@ pub struct VdevTree {
     /// Held while caches are flushed: whoever comes meanwhile must not believe that nothing is left
     /// to flush. Holds why nothing can be promised any more: acknowledged writes were lost.
     flushing: Mutex<Option<Error>>,
+    /// See [`VdevTree::log_losses`].
+    log_losses: AtomicU64,
 }
 
 impl std::fmt::Debug for VdevTree {
@@ -70,6 +73,7 @@ impl VdevTree {
             copying: Copying::default(),
             repairs: Repairs::default(),
             flushing: Mutex::new(None),
+            log_losses: AtomicU64::new(0),
         }
     }
 
@@ -539,6 +543,9 @@ impl VdevTree {
     /// record: the next call with a `txg`, which only the syncing thread makes, reads it back, writes it
     /// once more and flushes (`crate::unflushed`). Until then calls without a `txg` fail.
     ///
+    /// A txg needs nothing of a log. Of a log that fails to flush nothing stays on record, and it is no error. Whoever wrote log blocks
+    /// sees it in [`VdevTree::log_losses`].
+    ///
     /// If it turns out that a leaf has lost something that nobody else has, this fails for ever
     /// ([`VdevTree::has_lost_writes`]): what was lost may belong to a txg whose other blocks are still to
     /// come, which must not be committed by a later flush that works.
@@ -553,6 +560,12 @@ impl VdevTree {
     /// Whether devices have lost what they acknowledged, and no redundancy makes up for it.
     pub fn has_lost_writes(&self) -> bool {
         self.flushing.acquire().is_some()
+    }
+
+    /// How often logs may have lost what was written to them since the flush before. Log blocks are stable if a flush worked and
+    /// this is what it was before they were written.
+    pub fn log_losses(&self) -> u64 {
+        self.log_losses.load(Acquire)
     }
 
     /// Repairs that were written and may be lost, since their device failed a flush or went away before one: the leaf or distributed
@@ -613,6 +626,11 @@ impl VdevTree {
         {
             let Err(e) = r else { continue };
             self.repairs.lose(repairs);
+            if broken.contains(&top.id()) && top.is_log() {
+                // Not believed by whoever logged there, and nobody else needs it.
+                self.log_losses.fetch_add(1, AcqRel);
+                continue;
+            }
             if broken.contains(&top.id()) {
                 writes.suspect = true;
                 writes.lost |= is_missing(e);
@@ -629,7 +647,8 @@ impl VdevTree {
             }
         }
         let mut first = None;
-        for top in self.tops().iter().filter(|t| broken.contains(&t.id())) {
+        let needed = |t: &&Arc<Vdev>| broken.contains(&t.id()) && !t.is_log();
+        for top in self.tops().iter().filter(needed) {
             let leaves = top.leaves();
             let mine: Vec<&Error> = leaves
                 .iter()

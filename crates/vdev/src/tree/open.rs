@@ -494,7 +494,7 @@ impl VdevTree {
     }
 
     /// Takes leaf `guid` offline (`persist`: also after the next import), unless data would become
-    /// unreadable.
+    /// unreadable. Of a log the caller has emptied the intent logs.
     pub fn offline(&self, guid: u64, persist: bool) -> Result<()> {
         let (top, leaf) = self.leaf_of(guid)?;
         self.needed(&top, &leaf)?;
@@ -592,10 +592,10 @@ impl VdevTree {
         bail!(NotFound, "no such device in pool")
     }
 
-    /// Refuses if the data of `top` needs `leaf`: nothing else has what it holds.
+    /// Refuses if the data of `top` needs `leaf`: nothing else has what it holds. A pool can do without its logs.
     pub(crate) fn needed(&self, top: &Arc<Vdev>, leaf: &Vdev) -> Result<()> {
         let gone = |l: &Vdev| l.guid() == leaf.guid();
-        if leaf.state().usable() && !top.outage(&gone).is_empty() {
+        if !top.is_log() && leaf.state().usable() && !top.outage(&gone).is_empty() {
             bail!(Busy, "no valid replicas");
         }
         Ok(())

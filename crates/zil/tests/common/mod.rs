@@ -40,6 +40,14 @@ pub fn content(object: u64, at: u64) -> u8 {
     (object.wrapping_mul(31) ^ at ^ (at >> 8)) as u8
 }
 
+/// How far the txg before the open one is.
+#[derive(Clone, Debug)]
+pub enum Flight {
+    Closed(Txg),
+    Written(Txg, Header),
+    OnDisk(Txg),
+}
+
 #[derive(Default)]
 pub struct Inner {
     pub platter: BTreeMap<u64, Vec<u8>>,
@@ -56,6 +64,7 @@ pub struct Inner {
     pub free: BTreeMap<u64, u64>,
     frontier: u64,
     pub open: Txg,
+    pub flight: Option<Flight>,
     /// Blocks of files written in place: theirs, not the log's.
     pub data: BTreeMap<u64, u64>,
     pub gone: Vec<u64>,
@@ -66,6 +75,8 @@ pub struct Inner {
     pub fail_large: bool,
     /// The next write of log blocks says that it is there, and waits until it may go on.
     pub hold_write: Option<(Sender<()>, Receiver<()>)>,
+    /// The next log block that is taken says so, and waits until it may go on.
+    pub hold_alloc: Option<(Sender<()>, Receiver<()>)>,
     pub flushes: u64,
     pub indirect: bool,
     pub random: u64,
@@ -120,15 +131,53 @@ impl Mem {
         self.lock().open
     }
 
-    /// Closes the open txg; what `sync` returns is the header stored with it.
+    /// Closes the open txg and writes it, after one that is on its way; what `sync` returns is the header stored with it.
     pub fn sync(&self, zil: &zil::Zil) -> Txg {
-        let txg = {
-            let _gate = self.1.lock().unwrap();
-            let mut m = self.lock();
-            m.open = m.open.next();
-            m.open.before(1)
-        };
-        let header = Header::decode(&zil.sync(txg).unwrap()).unwrap();
+        self.land(zil);
+        let txg = self.close();
+        self.land(zil);
+        txg
+    }
+
+    /// Closes the open txg: changes are made in the next one from now on. It waits to be written.
+    pub fn close(&self) -> Txg {
+        let _gate = self.1.lock().unwrap();
+        let mut m = self.lock();
+        assert!(m.flight.is_none());
+        let txg = m.open;
+        m.open = txg.next();
+        m.flight = Some(Flight::Closed(txg));
+        txg
+    }
+
+    /// Brings the txg under way a step further: it gets its header, then its uberblock, then the log hears that it is on
+    /// disk. False if there is none.
+    pub fn advance(&self, zil: &zil::Zil) -> bool {
+        let flight = self.lock().flight.clone();
+        match flight {
+            None => return false,
+            Some(Flight::Closed(txg)) => {
+                let header = Header::decode(&zil.sync(txg).unwrap()).unwrap();
+                self.lock().flight = Some(Flight::Written(txg, header));
+            }
+            Some(Flight::Written(txg, header)) => {
+                self.commit(txg, header);
+                self.lock().flight = Some(Flight::OnDisk(txg));
+            }
+            Some(Flight::OnDisk(txg)) => {
+                zil.synced(txg);
+                self.lock().flight = None;
+            }
+        }
+        true
+    }
+
+    /// The txg under way, if there is one, is on disk when this returns.
+    pub fn land(&self, zil: &zil::Zil) {
+        while self.advance(zil) {}
+    }
+
+    fn commit(&self, txg: Txg, header: Header) {
         let mut m = self.lock();
         for (o, s) in m.allocs.remove(&txg).unwrap_or_default() {
             assert!(m.on_disk.insert(o, s).is_none(), "allocated twice");
@@ -143,9 +192,6 @@ impl Mem {
         let (due, rest): (Vec<_>, Vec<_>) = m.resting.drain(..).partition(|r| r.0 <= txg);
         m.resting = rest;
         m.free.extend(due.into_iter().map(|(_, o, s)| (o, s)));
-        drop(m);
-        zil.synced(txg);
-        txg
     }
 
     /// Log blocks reuse places as eagerly as possible; files never do, so that a place tells what
@@ -283,9 +329,15 @@ impl LogStore for Mem {
             bail!(NoSpace, "full");
         }
         drop(m);
-        let _open = self.1.lock().unwrap();
+        let open = self.1.lock().unwrap();
         let (dva, txg) = self.alloc(size as u64, true);
         note(dva, txg);
+        drop(open);
+        let held = self.lock().hold_alloc.take();
+        if let Some((here, go)) = held {
+            here.send(()).unwrap();
+            go.recv().unwrap();
+        }
         Ok(())
     }
 
@@ -317,8 +369,10 @@ impl LogStore for Mem {
         Ok(())
     }
 
-    fn dirty(&self) -> Result<Txg> {
-        Ok(self.open())
+    fn dirty(&self, note: &mut dyn FnMut(Txg)) -> Result<()> {
+        let _open = self.1.lock().unwrap();
+        note(self.open());
+        Ok(())
     }
 
     fn current_data(&self, object: u64, _: u64, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::keys::{self, CryptProps};
 use crate::datasets::parse::{self, Allowed};
-use crate::datasets::{self, destroy, set, Answer};
+use crate::datasets::{self, set, Answer};
 use crate::registry::PoolEntry;
 use crate::streams::UnderWay;
 use crate::{cancel, errors};
@@ -852,7 +852,6 @@ fn end_in_txg(
 ) -> Result<Result<Unset>> {
     let sealed = filled.sealed.cloned();
     if let Some(head) = &target.head {
-        destroy::free_log(entry, head)?;
         entry.close_in_ctldirs(head.object());
     }
     let (command, uid) = (run.command(), u64::from(run.peer.uid));
@@ -877,7 +876,13 @@ fn end_in_txg(
             ivset_guid: sealed.as_ref().and_then(|s| s.to_ivset),
             key: sealed.as_ref().map(|s| &s.key),
         };
+        // A log that a crash left behind goes with the content of the target, and not before.
+        let log = head.as_ref().map(|h| pool.left_log(h)).transpose()?;
         pool.dsl.receive_end(tx, &end)?;
+        if let Some(Err(e)) = log.map(|log| log.free(tx)) {
+            pool.stop_for_good(e.clone());
+            return Err(e);
+        }
         // The snapshot is there, whatever is wrong with what is to be said of it.
         let dressed = late.store(pool, tx, &fs, &name);
         pool.log_in(tx, &command, uid)?;

@@ -1,0 +1,289 @@
+//! Intent logs and their devices. Log devices that fail, or are taken out of use: the pool goes on without them, and what an fsync
+//! promised is there. Logs that are given up with what they belong to.
+
+use base::mutation::{mutate, Mutation};
+use base::{Kind, Result};
+use env_sim::MemDisk;
+use pool::{Offline, OpenOptions, Pool};
+use sim::rig::{self, Cutter, Fs, Layout, FATES};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use vdev::testing::{Event, SeededRng};
+use vdev::{GroupKind, State, Vdev};
+
+const OFFLINE: Offline = Offline {
+    temporary: false,
+    fault: false,
+};
+
+struct World {
+    layout: Layout,
+    /// The last one is the log.
+    disks: Vec<Arc<MemDisk>>,
+    fs: Fs,
+    files: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let layout = Layout {
+            slog: true,
+            ..Layout::new(GroupKind::Single, 1)
+        };
+        let (disks, pool) = rig::create(&layout, 7);
+        let fs = rig::mount(&pool, &layout).unwrap();
+        let mut w = World {
+            layout,
+            disks,
+            fs,
+            files: 0,
+        };
+        // The first fsync makes the log's first block.
+        w.write();
+        w.write();
+        assert!(w.logged_there() > 0);
+        w
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.fs.pool
+    }
+
+    fn log(&self) -> Arc<Vdev> {
+        let tops = self.pool().tree.tops();
+        tops.iter().find(|t| t.is_log()).unwrap().clone()
+    }
+
+    fn log_disk(&self) -> &MemDisk {
+        &self.disks[1]
+    }
+
+    /// Bytes of the log device in use.
+    fn logged_there(&self) -> u64 {
+        let stats = self.pool().space.stats();
+        let id = self.log().id();
+        let v = stats.vdevs.iter().find(|v| v.id == id).unwrap();
+        v.allocated
+    }
+
+    /// Makes a file and has it on stable storage; true if the log was enough for that.
+    fn write(&mut self) -> bool {
+        let fs = &self.fs;
+        let zil = fs.set.zil().unwrap();
+        let before = zil.stats().fallbacks;
+        let root = fs.zfs.root().unwrap();
+        let name = format!("f{}", self.files);
+        let (new, cred) = (zpl::New::file(0o100644, 0), zpl::Cred::root());
+        let z = fs.zfs.create(&root, name.as_bytes(), &new, &cred).unwrap();
+        let data = vec![self.files as u8; 9000];
+        fs.zfs.write(&z, 0, &data, Default::default()).unwrap();
+        fs.zfs.fsync(Some(&z)).unwrap();
+        self.files += 1;
+        zil.stats().fallbacks == before
+    }
+
+    /// Whether all files are there after a power cut now. `log`: with the log device.
+    fn survive(&self, log: bool, missing: bool) -> Result<()> {
+        let mut disks: Vec<_> = self.disks.iter().map(|d| d.fork()).collect();
+        if !log {
+            disks[1] = MemDisk::new(self.layout.size);
+        }
+        let (env, _) = rig::machine(&disks, 5);
+        let names = ["d0".to_string(), "d1".to_string()];
+        let config = vdev::discover(&env, &names).pools[0].config.clone();
+        let opts = OpenOptions {
+            missing_log: missing,
+            tunables: rig::tunables(),
+            ..OpenOptions::default()
+        };
+        let pool = Pool::open(env, &config, opts)?;
+        let fs = rig::mount(&pool, &self.layout)?;
+        let root = fs.zfs.root()?;
+        for n in 0..self.files {
+            let name = format!("f{n}");
+            let z = fs.zfs.lookup(&root, name.as_bytes(), &zpl::Cred::root())?;
+            let mut b = vec![0; 9000];
+            fs.zfs.read(&z, 0, &mut b)?;
+            assert!(b.iter().all(|x| *x == n as u8), "{name}");
+        }
+        fs.pool.sync()?;
+        drop((root, fs));
+        rig::check(&pool).unwrap();
+        pool.close()
+    }
+}
+
+/// However it fails: the pool is not suspended, an fsync waits for its txg, and later ones are logged in the pool.
+#[test]
+fn a_log_that_fails_is_done_without() {
+    for how in 0..3 {
+        let mut w = World::new();
+        let disk = w.log_disk();
+        match how {
+            0 => disk.fail_flush.store(true, Relaxed),
+            1 => disk.fail_writes.store(true, Relaxed),
+            _ => disk.dead.store(true, Relaxed),
+        }
+        assert!(!w.write(), "{how}: a failed log is no promise");
+        w.survive(false, true).unwrap();
+        for _ in 0..4 {
+            w.write();
+        }
+        assert!(w.pool().suspended().is_none(), "{how}");
+        w.survive(false, true).unwrap();
+        if how < 2 {
+            // The fault agent does that after some errors.
+            let (guid, n) = (w.log().guid(), w.pool().resumptions());
+            let state = w.pool().fault(guid, false, n).unwrap();
+            assert_eq!(state, State::Faulted);
+        }
+        w.write();
+        assert!(w.write(), "{how}: it is logged in the pool");
+        assert_eq!(w.logged_there(), 0);
+        w.survive(false, true).unwrap();
+    }
+}
+
+/// A device that loses what it acknowledged, between the write of a log block and the flush of a txg: whoever wrote it does not
+/// believe the next flush, which works.
+#[test]
+fn a_log_that_loses_what_a_txg_flushed_is_not_believed() {
+    let w = World::new();
+    let before = w.pool().tree.log_losses();
+    let data: base::Block = Arc::new(vec![1; 4096]);
+    let txg = w.pool().dmu.open_txg();
+    w.pool().tree.write(w.log().id(), 0, &data, txg).unwrap();
+    w.log_disk().fail_flush.store(true, Relaxed);
+    w.pool().prove_devices().unwrap();
+    w.log_disk().well();
+    assert!(w.pool().tree.log_losses() > before);
+    w.pool().tree.flush_dirty(base::Txg::NONE).unwrap();
+    assert!(!w.pool().tree.has_lost_writes());
+    w.pool().sync().unwrap();
+}
+
+/// A log is taken offline, or out of use because of errors: the intent logs are emptied first, so that the pool is imported
+/// without it. It is used again when it is back.
+#[test]
+fn a_log_that_is_put_away_is_not_missed() {
+    for faulted in [true, false] {
+        let mut w = World::new();
+        w.write();
+        let guid = w.log().guid();
+        match faulted {
+            true => drop(w.pool().fault(guid, false, w.pool().resumptions()).unwrap()),
+            false => w.pool().offline(guid, OFFLINE).unwrap(),
+        }
+        assert!(!w.log().state().usable());
+        w.survive(false, false).unwrap();
+        w.write();
+        assert!(w.write());
+        assert_eq!(w.logged_there(), 0);
+        w.survive(true, false).unwrap();
+        if faulted {
+            w.log().forgive();
+        }
+        assert_eq!(w.pool().online(guid).unwrap(), State::Healthy);
+        w.pool().sync().unwrap();
+        // The chain goes on where it is; a new one begins on the log.
+        w.fs.set.zil().unwrap().destroy().unwrap();
+        w.pool().sync().unwrap();
+        w.write();
+        assert!(w.write());
+        assert!(w.logged_there() > 0, "faulted: {faulted}");
+        w.survive(true, false).unwrap();
+        let e = w.survive(false, false).unwrap_err();
+        assert_eq!(e.kind, Kind::NoDevice, "{e}");
+    }
+}
+
+/// How many of the files `f0`, `f1`, … there are.
+fn files(fs: &Fs) -> u64 {
+    let root = fs.zfs.root().unwrap();
+    let there = |n: &u64| {
+        let name = format!("f{n}");
+        fs.zfs
+            .lookup(&root, name.as_bytes(), &zpl::Cred::root())
+            .is_ok()
+    };
+    (0..).take_while(there).count() as u64
+}
+
+/// A file system with a log that was not replayed goes back to its snapshot, and the power goes at every moment: what was promised is
+/// there, or the file system has gone back. No block of the log is lost.
+#[test]
+fn going_back_takes_the_log_along_in_its_own_txg() {
+    let mut w = World::new();
+    w.pool().sync().unwrap();
+    w.fs.snapshot("s").unwrap();
+    let before = w.files;
+    w.write();
+    assert!(w.write() && w.write());
+    let disks: Vec<_> = w.disks.iter().map(|d| d.fork()).collect();
+    let (env, _) = rig::machine(&disks, 5);
+    let config = vdev::discover(&env, &["d0".into(), "d1".into()]).pools[0]
+        .config
+        .clone();
+    let pool = rig::open(&disks, &config, 6).unwrap();
+    let (journal, base) = rig::start_journal(&disks);
+    let head = pool.dsl.root_dataset().unwrap();
+    pool.task(move |pool, tx| pool.rollback(tx, &head)).unwrap();
+    pool.sync().unwrap();
+    let events = journal.take();
+    pool.close().unwrap();
+    drop(pool);
+    let flush = |(i, e): (usize, &Event)| matches!(e, Event::Flush { .. }).then_some([i, i + 1]);
+    let moments: Vec<usize> = events
+        .iter()
+        .enumerate()
+        .filter_map(flush)
+        .flatten()
+        .collect();
+    let rng = SeededRng::new(7);
+    let mut cutter = Cutter::new(&base, events);
+    let mut seen = std::collections::BTreeSet::new();
+    for (n, at) in moments.into_iter().enumerate() {
+        cutter.forward(at);
+        let image = cutter.image(FATES[n % FATES.len()], &rng);
+        let pool = rig::open(&image, &config, 8).unwrap_or_else(|e| panic!("at {at}: {e}"));
+        let fs = rig::mount(&pool, &w.layout).unwrap_or_else(|e| panic!("at {at}: {e}"));
+        let found = files(&fs);
+        assert!(
+            found == before || found == w.files,
+            "at {at}: {found} files"
+        );
+        seen.insert(found);
+        fs.pool.sync().unwrap();
+        drop(fs);
+        rig::check(&pool).unwrap_or_else(|e| panic!("at {at}: {e}"));
+        pool.close().unwrap();
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+/// A vdev grows in the txg in which the last clone of a block goes. What remains of the table of clones, bytes.
+fn grown(mistake: Option<Mutation>) -> (u64, u64) {
+    let layout = Layout::new(GroupKind::Single, 1);
+    let (disks, pool) = rig::create(&layout, 7);
+    let bp = pool.dsl.root_dataset().unwrap().phys().bp;
+    pool.task(move |pool, _| pool.shares.add_reference(&bp))
+        .unwrap();
+    assert!(pool.shares.brt.used_and_saved().1 > 0);
+    disks[0].resize(layout.size * 2);
+    let guid = pool.tree.tops()[0].guid();
+    assert!(pool.shares.brt.release(&bp).unwrap());
+    mutate(mistake);
+    let grown = pool.expand(guid);
+    mutate(None);
+    assert!(grown.unwrap());
+    pool.shares.brt.recount().unwrap();
+    let left = pool.shares.brt.used_and_saved();
+    pool.close().unwrap();
+    left
+}
+
+#[test]
+fn a_vdev_that_grows_keeps_what_the_txg_has_changed_of_its_clones() {
+    assert_eq!(grown(None), (0, 0));
+    assert_ne!(grown(Some(Mutation::TableReadAgain)), (0, 0));
+}

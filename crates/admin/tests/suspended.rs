@@ -1,10 +1,10 @@
 //! What goes on beside a pool that waits for its devices.
 
-use admin::alone::{self, Alone, MemoryDoor};
+use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::ROOT;
 use admin::pools::agent::Agent;
 use admin::pools::{self, devices};
-use admin::{Admin, DeviceUse, PoolEntry, Process};
+use admin::{Admin, DeviceUse, Head, PoolEntry, Process};
 use api::{PoolCreate, VdevClass, VdevKind, VdevSpec};
 use base::{Kind, Result};
 use env_sim::MemDisk;
@@ -119,6 +119,15 @@ impl World {
         w
     }
 
+    /// The file system mounted at `/p`.
+    fn head(&self) -> Arc<Head> {
+        let entry = self.entry();
+        let ds = entry.pool.dsl.root_dataset().unwrap();
+        let mounted = entry.mounted(ds.object()).unwrap();
+        let mount = mounted.mount.as_any().downcast_ref::<MemoryMount>();
+        mount.unwrap().head.clone()
+    }
+
     fn entry(&self) -> Arc<PoolEntry> {
         self.admin.find("p").unwrap()
     }
@@ -226,6 +235,61 @@ fn the_fault_agent_waits_for_the_txg_that_the_errors_are_of() {
     agent.look(&admin, &entry);
     assert_eq!(w.state("/dev/a"), State::Healthy);
     assert_eq!(w.state("/dev/b"), State::Healthy);
+}
+
+/// A head that cannot be settled, since the pool waits for its devices, is open again: an fsync there does not answer for what
+/// waits.
+#[test]
+fn a_head_that_cannot_be_settled_promises_nothing_that_waits() {
+    let w = World::new();
+    let entry = w.entry();
+    let pool = entry.pool.clone();
+    let continues = dsl::PropValue::Int(1);
+    pool.task(move |pool, tx| pool.store_prop(tx, "failmode", Some(&continues)))
+        .unwrap();
+    pool.refresh_failmode().unwrap();
+    let head = w.head();
+    let cred = zpl::Cred::root();
+    let new = zpl::New::file(0o100644, 0);
+    let zfs = head.zfs();
+    let z = zfs.create(&zfs.root().unwrap(), b"a", &new, &cred).unwrap();
+    zfs.fsync(Some(&z)).unwrap();
+    zfs.write(&z, 0, &[7; 100_000], Default::default()).unwrap();
+    drop((z, zfs));
+    w.refuse();
+    let again = head.clone();
+    ends("the suspension of the head", move || {
+        assert!(again.suspend().is_err(), "the devices refuse the txg");
+    });
+    assert!(pool.suspended().is_some());
+    let again = head.clone();
+    let promised = ends("the fsync", move || {
+        let zfs = again.zfs();
+        let z = zfs.lookup(&zfs.root()?, b"a", &zpl::Cred::root())?;
+        zfs.fsync(Some(&z))
+    });
+    assert!(promised.is_err(), "nothing of it is on a disk");
+    w.mend();
+    let zfs = head.zfs();
+    let z = zfs.lookup(&zfs.root().unwrap(), b"a", &cred).unwrap();
+    zfs.fsync(Some(&z)).unwrap();
+    let image = w.disks[0].fork();
+    let (env, disks) = env_sim::mem_env(8);
+    disks.put("/dev/a", image);
+    disks.put("/dev/b", w.disks[1].fork());
+    let found = vdev::discover(&env, &["/dev/a".into(), "/dev/b".into()]);
+    let opts = pool::OpenOptions::default();
+    let after = pool::Pool::open(env, &found.pools[0].config, opts).unwrap();
+    let ds = after.dsl.root_dataset().unwrap();
+    let opened = Head::open(&after, &ds, &[]).unwrap();
+    let z = opened
+        .zfs()
+        .lookup(&opened.zfs().root().unwrap(), b"a", &cred);
+    let mut bytes = vec![0; 100_000];
+    opened.zfs().read(&z.unwrap(), 0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|b| *b == 7));
+    opened.settle().unwrap();
+    after.close().unwrap();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
 use env::{Access, Env};
 use std::collections::HashMap;
 use std::sync::Arc;
-use vdev::{keys, State, Vdev, VdevTree};
+use vdev::{keys, State, VdevTree};
 use zap::Zap;
 
 /// Txgs a state stays whole for after it has been left: what they free is not used again yet.
@@ -136,16 +136,6 @@ fn load_dtls(
     // Which leaf lacks something is known only now.
     tree.propagate();
     Ok(dtls)
-}
-
-/// Whether a log is not used because the pool says so: it was taken offline, or out of use because of errors. The intent logs were
-/// emptied before.
-fn is_put_away(log: &Arc<Vdev>) -> bool {
-    let away = |l: &Arc<Vdev>| {
-        let keys = [keys::OFFLINE, keys::FAULTED];
-        keys.iter().any(|k| l.get_u64(k).unwrap_or(0) != 0)
-    };
-    log.is_log() && !log.state().usable() && log.leaves().iter().all(away)
 }
 
 /// Whether an older state may help.
@@ -316,7 +306,7 @@ impl Pool {
             );
         }
         for t in tree.tops().iter() {
-            let spared = t.is_log() && (opts.missing_log || is_put_away(t));
+            let spared = t.is_log() && (opts.missing_log || t.is_put_away());
             if t.is_concrete() && !t.state().usable() && !spared {
                 let what = if t.is_log() {
                     "a log device is missing; import with -m to go on without it"
@@ -327,8 +317,7 @@ impl Pool {
             }
         }
         let (state, _) = tree.state();
-        let put_away = tree.tops().iter().any(is_put_away);
-        if state < State::Degraded && !opts.missing_log && !put_away {
+        if state < State::Degraded && !opts.missing_log {
             bail!(NoDevice, "one or more devices is currently unavailable");
         }
         if !opts.readonly {

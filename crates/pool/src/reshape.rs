@@ -132,10 +132,11 @@ impl Pool {
     }
 
     /// Logs that are in use again by the txg that is about to be written: the import after a crash knows that from its
-    /// configuration only. Log blocks are placed on them when it is on disk ([`Pool::use_logs`]). Those that are gone are not used
-    /// from now on.
+    /// configuration only. Log blocks are placed on them when it is on disk ([`Pool::use_logs`]), and when they are believed to have
+    /// what is born then (invariant 2). Those that are gone are not used from now on.
     pub(crate) fn logs_back(&self) -> Result<Vec<Arc<Vdev>>> {
         let mut back = Vec::new();
+        let next = self.dmu.open_txg().number();
         for top in self.tree.tops().iter() {
             let known = top.is_concrete() && self.space.metaslab_count(top.id()) > 0;
             if !top.is_log() || !known {
@@ -143,8 +144,9 @@ impl Pool {
             }
             match top.state().usable() {
                 false => self.space.set_writable(top.id(), false)?,
-                true if !self.space.is_writable(top.id()) => back.push(top.clone()),
-                true => {}
+                true if self.space.is_writable(top.id()) => {}
+                true if top.missing().contains(next, next + 1) => {}
+                true => back.push(top.clone()),
             }
         }
         Ok(back)

@@ -18,7 +18,7 @@ const OFFLINE: Offline = Offline {
 
 struct World {
     layout: Layout,
-    /// The last one is the log.
+    /// A disk, the log, and one that lies idle.
     disks: Vec<Arc<MemDisk>>,
     fs: Fs,
     files: u64,
@@ -28,6 +28,7 @@ impl World {
     fn new() -> World {
         let layout = Layout {
             slog: true,
+            bench: 1,
             ..Layout::new(GroupKind::Single, 1)
         };
         let (disks, pool) = rig::create(&layout, 7);
@@ -89,7 +90,7 @@ impl World {
             disks[1] = MemDisk::new(self.layout.size);
         }
         let (env, _) = rig::machine(&disks, 5);
-        let names = ["d0".to_string(), "d1".to_string()];
+        let names = ["d0", "d1", "d2"].map(String::from);
         let config = vdev::discover(&env, &names).pools[0].config.clone();
         let opts = OpenOptions {
             missing_log: missing,
@@ -195,6 +196,32 @@ fn a_log_that_is_put_away_is_not_missed() {
         let e = w.survive(false, false).unwrap_err();
         assert_eq!(e.kind, Kind::NoDevice, "{e}");
     }
+}
+
+/// A log that died is replaced: the new device is used when it is believed to have what is born then.
+#[test]
+fn a_dead_log_is_replaced() {
+    let mut w = World::new();
+    w.log_disk().dead.store(true, Relaxed);
+    w.write();
+    w.write();
+    let old = w.log().leaves()[0].guid();
+    let new = vdev::DevSpec::file("d2");
+    w.pool()
+        .attach(old, &new, vdev::Attach::Replace, None)
+        .unwrap();
+    for _ in 0..8 {
+        w.write();
+        w.survive(false, false).unwrap();
+        // What is on its way to the old device is at its end after some txgs.
+        w.pool().prove_devices().unwrap();
+        w.fs.set.zil().unwrap().destroy().unwrap();
+        w.pool().prove_devices().unwrap();
+    }
+    w.write();
+    assert!(w.write());
+    assert!(w.logged_there() > 0);
+    w.survive(false, false).unwrap();
 }
 
 /// How many of the files `f0`, `f1`, … there are.

@@ -56,6 +56,9 @@ const DEVICES: u64 = 40;
 /// The same on a dRAID, where there is more to change.
 const DRAID_DEVICES: u64 = 90;
 
+/// Lines in a thousand in which a log device is removed or added, where there is one.
+const LOGS: u64 = 15;
+
 /// dRAIDs that are simulated: parity, data columns of a group, distributed spares, devices. In some all rows of a slice belong to
 /// one group, in others groups end in the middle of a row.
 const DRAIDS: [(usize, u64, u64, usize); 8] = [
@@ -116,6 +119,8 @@ pub struct Generator {
     rng: SeededRng,
     /// Of changes of devices.
     dice: SeededRng,
+    /// The disk that is a log now and then, and its dice.
+    logs: Option<(usize, SeededRng)>,
     /// Of devices that refuse.
     refusals: Option<SeededRng>,
     weights: Vec<(&'static str, u64)>,
@@ -283,6 +288,9 @@ impl Generator {
             names: [4, 12, 40][rng.below(3) as usize],
             snaps: Cell::new(0),
             dice: SeededRng::new(seed ^ 0xde71),
+            logs: layout
+                .slog
+                .then(|| (layout.disks, SeededRng::new(seed ^ 0x1095))),
             refusals: (seed % 2 == 0).then(|| SeededRng::new(seed ^ 0x5e4d)),
             rng,
         }
@@ -312,6 +320,12 @@ impl Generator {
             }
         } else if self.devices() > 0 && self.dice.below(1000) < DEVICES {
             return self.device();
+        }
+        if let Some((disk, dice)) = &self.logs {
+            if dice.below(1000) < LOGS {
+                let (disk, change) = (*disk, Change::Log);
+                return Op::Device { disk, change };
+            }
         }
         if let Some(op) = self.refusal() {
             return op;

@@ -300,6 +300,8 @@ pub enum Change {
     SpareInOrder(u64),
     /// The distributed spare that stands in for it is detached.
     DetachSpare,
+    /// A log is removed, a disk that is not in the pool is added as one.
+    Log,
 }
 
 /// A scan.
@@ -341,6 +343,7 @@ impl fmt::Display for Change {
             Change::Spare(n) => return write!(f, "spare {n}"),
             Change::SpareInOrder(n) => return write!(f, "spare-s {n}"),
             Change::DetachSpare => "detach-spare",
+            Change::Log => "log",
             Change::AttachInOrder => "attach-s",
             Change::Offline => "offline",
             Change::Online => "online",
@@ -521,6 +524,7 @@ impl Words<'_> {
             "spare" => Ok(Change::Spare(self.num()?)),
             "spare-s" => Ok(Change::SpareInOrder(self.num()?)),
             "detach-spare" => Ok(Change::DetachSpare),
+            "log" => Ok(Change::Log),
             "replace-s" => Ok(Change::ReplaceInOrder(self.num()?)),
             other => Err(format!("no change of a device: {other}")),
         }

@@ -131,10 +131,7 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
     top.ashift = Some(l.ashift);
     let mut tops = vec![top];
     if l.slog {
-        let mut log = TopSpec::new(GroupKind::Single, vec![dev(l.disks)]);
-        log.ashift = Some(l.ashift);
-        log.is_log = true;
-        tops.push(log);
+        tops.push(log_on(l.disks, l));
     }
     let version = l.version;
     let features = match version {
@@ -165,6 +162,15 @@ pub fn create_in(l: &Layout, env: env::Env) -> Result<Arc<Pool>> {
         };
         create_fs(os, tx, &options)
     })
+}
+
+/// A log on one disk.
+pub fn log_on(disk: usize, l: &Layout) -> TopSpec {
+    TopSpec {
+        ashift: Some(l.ashift),
+        is_log: true,
+        ..TopSpec::new(GroupKind::Single, vec![DevSpec::file(format!("d{disk}"))])
+    }
 }
 
 /// Name of a disk.

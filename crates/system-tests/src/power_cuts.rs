@@ -204,7 +204,10 @@ impl<'a> Life<'a> {
     ) -> Life<'a> {
         let words: Vec<&str> = plan.layout.vdevs.split(' ').collect();
         let count = words.iter().filter(|w| **w == "DISK").count();
-        let mut paths = disks.disks(count, 256 << 20).into_iter();
+        let paths = disks.disks(count, 256 << 20);
+        let has_log = words.contains(&"log");
+        let log = paths.last().filter(|_| has_log).map(|p| p.to_string());
+        let mut paths = paths.into_iter();
         let mnt = rig.mnt();
         let mut args: Vec<String> = ["create", "-o", plan.layout.ashift, "-m"]
             .map(String::from)
@@ -226,7 +229,7 @@ impl<'a> Life<'a> {
         let mut dice = Dice::new(plan.seed);
         let life = Life {
             writers: writers.collect(),
-            admin: Admin::new(dice.draw()),
+            admin: Admin::new(dice.draw(), log),
             dice,
             plan,
             disks,
@@ -418,14 +421,17 @@ struct Admin {
     /// File systems that the command under way touches.
     doubtful: Vec<String>,
     comment_doubtful: bool,
+    /// The disk that is a log now and then.
+    log: Option<String>,
     next: u64,
     done: u64,
 }
 
 impl Admin {
-    fn new(seed: u64) -> Admin {
+    fn new(seed: u64, log: Option<String>) -> Admin {
         Admin {
             dice: Some(Dice::new(seed)),
+            log,
             comment: "-".into(),
             ..Admin::default()
         }
@@ -443,8 +449,19 @@ impl Admin {
         }
     }
 
+    /// Removes the log of the pool, or adds it if it is not there.
+    fn change_log(&self, rig: &Rig, log: &str) -> bool {
+        let zpool = |args: &[&str]| rig.try_run("zpool", args).status.success();
+        zpool(&["remove", "tank", log])
+            || zpool(&["add", "-f", "-o", "ashift=12", "tank", "log", log])
+    }
+
     /// One command; whether it was done.
     fn step(&mut self, rig: &Rig) -> bool {
+        let log = self.log.clone();
+        if let Some(log) = log.filter(|_| self.draw(3) == 0) {
+            return self.change_log(rig, &log);
+        }
         let zfs = |args: &[&str]| rig.try_run("zfs", args).status.success();
         self.next += 1;
         let value = format!("v{}", self.next);

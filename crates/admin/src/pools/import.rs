@@ -232,7 +232,7 @@ fn examine(admin: &Arc<Admin>, f: &PoolFound) -> Importable {
     let missing: Vec<bool> = tree
         .tops()
         .iter()
-        .filter(|t| t.is_concrete() && !t.state().usable())
+        .filter(|t| t.is_concrete() && !t.state().usable() && !t.is_put_away())
         .map(|t| t.is_log())
         .collect();
     out.needs_missing_log = !missing.is_empty() && missing.iter().all(|log| *log);

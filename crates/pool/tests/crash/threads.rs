@@ -203,6 +203,15 @@ fn with_bench() -> Layout {
     }
 }
 
+/// A disk that is a log.
+fn with_log() -> Layout {
+    Layout {
+        bench: 0,
+        slog: true,
+        ..with_bench()
+    }
+}
+
 /// A log device comes and goes.
 #[test]
 fn a_log_is_added_and_removed() {
@@ -212,25 +221,25 @@ fn a_log_is_added_and_removed() {
 /// A log device goes offline and comes back.
 #[test]
 fn a_log_goes_offline_and_comes_back() {
-    let layout = Layout {
-        bench: 0,
-        slog: true,
-        ..with_bench()
-    };
-    rounds_with(layout, Logs::Return);
+    rounds_with(with_log(), Logs::Return);
 }
 
 /// Whether something is found in a few lives with a mistake.
-fn finds(mistake: Mutation, logs: Logs) -> bool {
+fn finds(mistake: Mutation, layout: Layout, logs: Logs) -> bool {
     (1..=12).any(|seed| {
-        let life = || run(with_bench(), logs, (120, 40), seed, Some(mistake));
+        let life = || run(layout, logs, (120, 40), seed, Some(mistake));
         std::panic::catch_unwind(life).is_err()
     })
 }
 
 #[test]
 fn log_blocks_on_a_vdev_that_is_not_on_disk_are_found() {
-    assert!(finds(Mutation::NewVdevAtOnce, Logs::Come));
+    assert!(finds(Mutation::NewVdevAtOnce, with_bench(), Logs::Come));
+}
+
+#[test]
+fn log_blocks_on_a_log_that_is_not_back_on_disk_are_found() {
+    assert!(finds(Mutation::NewVdevAtOnce, with_log(), Logs::Return));
 }
 
 #[test]

@@ -112,6 +112,17 @@ impl World {
                 Some(spare) => pool.detach(spare.guid()),
                 None => return Ok(Outcome::Nothing),
             },
+            (Change::Log, Some(guid), _) => {
+                let top = pool.tree.leaf_of(guid).map(|(top, _)| top.id());
+                top.and_then(|id| pool.remove_log(id))
+            }
+            (Change::Log, None, _) => {
+                let log = vdev::TopSpec {
+                    devices: vec![vdev::DevSpec::file(&path)],
+                    ..rig::log_on(disk, &self.layout)
+                };
+                pool.add_top(&log).map(drop)
+            }
             _ => return Ok(Outcome::Nothing),
         };
         match done {

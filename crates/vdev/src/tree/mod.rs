@@ -229,10 +229,10 @@ impl VdevTree {
             .fold(self.guid(), |s, t| s.wrapping_add(t.guid_sum()))
     }
 
-    /// Health of the whole pool: what any top-level vdev lacks, the pool lacks.
+    /// Health of the whole pool: what any top-level vdev lacks, the pool lacks. It does without a log that was put away.
     pub fn state(&self) -> (State, Aux) {
         let tops = self.tops();
-        if tops.iter().any(|t| !t.state().usable()) {
+        if tops.iter().any(|t| !t.state().usable() && !t.is_put_away()) {
             return (State::CantOpen, Aux::NoReplicas);
         }
         let filled = self.resilver_runs();

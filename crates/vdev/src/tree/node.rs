@@ -279,6 +279,13 @@ impl Vdev {
         self.set(keys::PATH, path);
     }
 
+    /// Whether it is a log that is not used because the pool says so: it was taken offline, or put out of use because of errors. The
+    /// intent logs were emptied before, and nobody misses it.
+    pub fn is_put_away(&self) -> bool {
+        let away = |l: &&Vdev| l.flag(keys::OFFLINE) || l.flag(keys::FAULTED);
+        self.is_log() && !self.state().usable() && self.leaf_refs().iter().all(away)
+    }
+
     /// Whether it is a top-level vdev for intent logs.
     pub fn is_log(&self) -> bool {
         self.flag(keys::IS_LOG)

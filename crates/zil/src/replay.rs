@@ -131,9 +131,8 @@ impl Zil {
             self.apply(replayer, &record)?;
         }
         if repeatable {
-            let txg = self.store.dirty()?;
             self.lock().replaying = Some(raw.seq);
-            self.replayed(txg);
+            self.store.dirty(&mut |txg| self.replayed(txg))?;
         }
         Ok(true)
     }

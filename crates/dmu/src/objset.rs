@@ -484,14 +484,8 @@ impl Objset {
         }
     }
 
-    /// Birth of a block as of the last sync; `None` for a hole. `object` 0 is the meta-dnode, `blkid`
-    /// `u64::MAX` the spill block. `Kind::NotFound` if there is no such object.
-    pub fn birth_of(&self, object: u64, level: i64, blkid: u64) -> Result<Option<Txg>> {
-        let bp = self.pointer_of(object, level, blkid)?;
-        Ok(bp.map(|bp| bp.logical_birth()))
-    }
-
-    /// Pointer to a block as it is on disk; `None` for holes and what is outside of the object.
+    /// Pointer to a block as of the last sync; `None` for holes and what is outside of the object. `object` 0 is the
+    /// meta-dnode, `blkid` `u64::MAX` the spill block. `Kind::NotFound` if there is no such object.
     pub fn pointer_of(&self, object: u64, level: i64, blkid: u64) -> Result<Option<BlkPtr>> {
         let dn = match object {
             0 => self.meta.clone(),

@@ -399,7 +399,7 @@ impl Pool {
             match d.birth {
                 // Of an old log: the dataset may have got another block in that place.
                 Txg::NONE => self.has_pointer(d, bp),
-                birth => birth == bp.logical_birth() && self.sharers(d).contains(&snap.object()),
+                birth => is_birth(bp, birth) && self.sharers(d).contains(&snap.object()),
             }
         };
         self.take_off(all.iter().filter(is_healed).copied().collect());
@@ -572,20 +572,25 @@ impl Pool {
     /// Whether the block in its place in a dataset is still the one that is damaged. Where that
     /// cannot be told because the way to it is damaged too, it is.
     fn has_block(&self, ds: &Arc<dsl::Dataset>, d: &Damage) -> bool {
-        let birth = || -> Result<Option<Txg>> {
+        let pointer = || -> Result<Option<BlkPtr>> {
             if d.level == ROOT_LEVEL {
-                return Ok(Some(ds.phys().bp.logical_birth()));
+                return Ok(Some(ds.phys().bp));
             }
             let readonly = self.is_readonly() || ds.is_snapshot();
             let os = ds.open_objset(self.write_policy(ds)?, readonly)?;
-            os.birth_of(d.object, d.level, d.blkid)
+            os.pointer_of(d.object, d.level, d.blkid)
         };
-        match birth() {
+        match pointer() {
             // Of old logs the birth is not known: a block in its place may be the one.
-            Ok(b) => b.is_some() && (d.birth.is_none() || b == Some(d.birth)),
+            Ok(bp) => bp.is_some_and(|bp| d.birth.is_none() || is_birth(&bp, d.birth)),
             Err(e) => e.kind != Kind::NotFound,
         }
     }
+}
+
+/// Whether the log may have this birth for a block: OpenZFS 2.4 stores the physical one, OpenZFS 2.3 and we the logical.
+fn is_birth(bp: &BlkPtr, birth: Txg) -> bool {
+    !bp.is_hole() && (birth == bp.logical_birth() || birth == bp.physical_birth())
 }
 
 #[cfg(test)]
@@ -599,6 +604,18 @@ mod tests {
         assert_eq!(level, ROOT_LEVEL);
         assert_eq!(format!("{ROOT_LEVEL:x}"), "ffffffffffffffff");
         assert_eq!(numbers("1:x"), None);
+    }
+
+    #[test]
+    fn either_birth_of_a_block_is_its_own() {
+        let (ty, none) = (ObjType::PLAIN_FILE_CONTENTS, disk::Compression::OFF);
+        let fletcher = disk::Checksum::FLETCHER4;
+        let mut bp = BlkPtr::new(ty, 0, 4096, 4096, none, fletcher, Txg::new(9));
+        bp.set_dva(0, disk::Dva::new(0, 4096, 4096, false));
+        bp.set_physical_birth(Txg::new(5));
+        let births = (4..11).filter(|n| is_birth(&bp, Txg::new(*n)));
+        assert_eq!(births.collect::<Vec<_>>(), [5, 9]);
+        assert!(!is_birth(&BlkPtr::HOLE, Txg::NONE));
     }
 
     fn pool(dir: &testkit::TempDir) -> Arc<Pool> {

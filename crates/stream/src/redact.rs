@@ -11,7 +11,9 @@ use disk::dsl::RedactBlock;
 use disk::{os_type, BlkPtr, DnodePhys, ObjType};
 use dmu::Objset;
 use std::collections::BTreeSet;
-use walk::{Finding, Holes, Next, Order, Spec, Visitor, Zbookmark, META_DNODE, SPILL_BLKID};
+use walk::{
+    Births, Finding, Holes, Next, Order, Spec, Visitor, Zbookmark, META_DNODE, SPILL_BLKID,
+};
 use zap::Zap;
 
 /// Numbers of objects from here on are those of accounting.
@@ -136,6 +138,7 @@ pub fn changed(os: &Objset, after: Txg, go_on: &mut dyn FnMut() -> Result<()>) -
     };
     let spec = Spec {
         after,
+        births: Births::Logical,
         order: Order::ParentsFirst,
         holes: Holes::All,
         crypt: os.crypt(),

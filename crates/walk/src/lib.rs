@@ -100,6 +100,15 @@ pub enum Holes {
     All,
 }
 
+/// Which birth of a block counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Births {
+    /// When its space was allocated: what snapshots and deadlists go by.
+    Allocated,
+    /// When its data were written. A block that was rewritten as it is (feature `physical_rewrite`) has an older one.
+    Logical,
+}
+
 /// Who is told of blocks.
 pub trait Visitor {
     /// A block, or a hole if [`Spec::holes`] asks for them. `dn` is the dnode of the object it belongs to,
@@ -137,6 +146,8 @@ pub trait Visitor {
 pub struct Spec<'a> {
     /// Blocks born at or before this txg are left out, with everything below.
     pub after: Txg,
+    /// What counts as birth.
+    pub births: Births,
     /// Whether a block comes before or after what is below it.
     pub order: Order,
     /// Which holes are visited, too.
@@ -154,11 +165,25 @@ impl Spec<'_> {
     pub fn all(order: Order) -> Spec<'static> {
         Spec {
             after: Txg::NONE,
+            births: Births::Allocated,
             order,
             holes: Holes::None,
             crypt: &Crypt::Locked,
             resume: None,
             in_use: InUse::Now,
+        }
+    }
+
+    /// Whether a block, or hole, is left out with everything below it.
+    pub fn leaves_out(&self, bp: &BlkPtr) -> bool {
+        match (bp.is_hole(), self.holes, self.births) {
+            (true, Holes::None, _) => true,
+            (true, Holes::Born, _) => bp.logical_birth() <= self.after,
+            (true, Holes::All, _) => {
+                !bp.logical_birth().is_none() && bp.logical_birth() <= self.after
+            }
+            (false, _, Births::Allocated) => bp.birth() <= self.after,
+            (false, _, Births::Logical) => bp.logical_birth() <= self.after,
         }
     }
 }
@@ -274,19 +299,6 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn is_left_out(&self, bp: &BlkPtr) -> bool {
-        match bp.is_hole() {
-            true => match self.spec.holes {
-                Holes::None => true,
-                Holes::Born => bp.logical_birth() <= self.spec.after,
-                Holes::All => {
-                    !bp.logical_birth().is_none() && bp.logical_birth() <= self.spec.after
-                }
-            },
-            false => bp.birth() <= self.spec.after,
-        }
-    }
-
     fn visit(
         &mut self,
         bp: &BlkPtr,
@@ -295,7 +307,7 @@ impl<'a> Walker<'a> {
         dn: Option<&DnodePhys>,
         depth: u32,
     ) -> Result<Flow> {
-        if self.is_left_out(bp) {
+        if self.spec.leaves_out(bp) {
             return Ok(Flow::On);
         }
         // What was done before the traversal was stopped: the block itself, and everything below it.
@@ -469,7 +481,7 @@ impl<'a> Walker<'a> {
         }
         let wanted: Vec<BlkPtr> = which
             .filter_map(|i| BlkPtr::at(b, i).ok())
-            .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.is_left_out(bp))
+            .filter(|bp| !bp.is_hole() && !bp.is_embedded() && !self.spec.leaves_out(bp))
             .collect();
         if wanted.len() > 1 {
             self.zio.read_ahead(&wanted, &self.read_spec());

@@ -155,6 +155,33 @@ fn what_is_older_than_the_bound_is_left_out() {
     assert_eq!(young.blocks, want);
 }
 
+/// A block that was rewritten as it is takes new space, and has the data it had.
+#[test]
+fn a_rewritten_block_is_as_old_as_its_data_or_as_its_space() {
+    let ty = disk::ObjType::PLAIN_FILE_CONTENTS;
+    let (plain, sum) = (disk::Compression::OFF, disk::Checksum::FLETCHER4);
+    let mut bp = BlkPtr::new(ty, 0, 4096, 4096, plain, sum, Txg::new(5));
+    bp.set_dva(0, disk::Dva::new(0, 4096, 4096, false));
+    bp.set_physical_birth(Txg::new(9));
+    for (rewritten, births, want) in [
+        (false, Births::Allocated, 5),
+        (false, Births::Logical, 5),
+        (true, Births::Allocated, 9),
+        (true, Births::Logical, 5),
+    ] {
+        bp.words[7] = bp.words[7] & !(1 << 63) | u64::from(rewritten) << 63;
+        for after in 1..12 {
+            let spec = Spec {
+                after: Txg::new(after),
+                births,
+                ..Spec::all(Order::ParentsFirst)
+            };
+            let out = spec.leaves_out(&bp);
+            assert_eq!(out, want <= after, "{rewritten} {births:?} {after}");
+        }
+    }
+}
+
 #[test]
 fn holes_are_visited_with_their_births_when_asked_for() {
     let s = sample();

@@ -94,6 +94,7 @@ pub fn changed_objects(
     };
     let spec = walk::Spec {
         after,
+        births: walk::Births::Logical,
         resume: cursor.map(|c| c.place),
         crypt: to.crypt(),
         ..walk::Spec::all(walk::Order::ParentsFirst)

@@ -136,7 +136,7 @@ impl<'a, 'o> Collector<'a, 'o> {
         };
         let info = dn.info();
         let (bp, block_size) = (dn.block_pointer(blkid)?, info.block_size);
-        if bp.is_hole() || bp.birth() > self.from_txg {
+        if bp.is_hole() || bp.logical_birth() > self.from_txg {
             // Not there any more, or visited anyway.
             return Ok(());
         }
@@ -309,7 +309,7 @@ impl Visitor for Collector<'_, '_> {
         })?;
         match &dn.spill {
             // Receivers of old versions lose a spill block when the object changes in some ways.
-            Some(bp) if bp.birth() <= self.from_txg && !bp.is_hole() => {
+            Some(bp) if bp.logical_birth() <= self.from_txg && !bp.is_hole() => {
                 self.add(Item::Spill { object, bp: *bp })?
             }
             _ => {}

@@ -32,7 +32,7 @@ use fetch::Fetcher;
 use redacted::Cursor;
 use std::io::Write;
 use std::sync::Arc;
-use walk::{Holes, Order, Spec, Zbookmark};
+use walk::{Births, Holes, Order, Spec, Zbookmark};
 use zio::Crypt;
 
 /// Where records go: a [`Writer`].
@@ -219,6 +219,7 @@ fn run(
     }
     let walk_spec = Spec {
         after,
+        births: Births::Logical,
         order: Order::ParentsFirst,
         holes: Holes::All,
         crypt: &crypt,

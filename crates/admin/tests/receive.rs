@@ -574,3 +574,121 @@ fn snapshots_that_exchanged_names_are_replicated() {
         assert_eq!(guid("p/a"), guid("p/c"), "{s}");
     }
 }
+
+/// Bytes that `zfs send -nv` tells.
+fn estimated(admin: &Arc<Admin>, name: &str, from: &str) -> u64 {
+    let ask = Send {
+        target: name.into(),
+        from: Some(from.into()),
+        dry_run: true,
+        sizes: true,
+        ..Send::default()
+    };
+    let plan = send::send(admin, ROOT, &ask, None, &mut |_| {}).unwrap();
+    plan.streams[0].size.unwrap()
+}
+
+/// As OpenZFS does it: by the sizes that the bookmark keeps. The bytes that are sent differ from it.
+#[test]
+fn a_stream_from_a_bookmark_is_estimated_like_one_from_its_snapshot() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.snapshot("p/a@s").unwrap();
+    commands.bookmark("p/a@s", "p/a#b").unwrap();
+    let write = |name: &[u8], len: usize| {
+        let all = admin.find("p").unwrap().all_mounts();
+        let m = all.iter().find(|m| m.path.ends_with("p/a")).unwrap();
+        let m: &alone::MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+        let inside = m.head.enter();
+        let (root, cred) = (inside.zfs.root().unwrap(), zpl::Cred::root());
+        let new = zpl::New::file(0o100644, 0o22);
+        let file = inside.zfs.create(&root, name, &new, &cred).unwrap();
+        let data: Vec<u8> = (0..len).map(|i| (i / 100) as u8).collect();
+        let how = zpl::WriteOpts::default();
+        inside.zfs.write(&file, 0, &data[..], how).unwrap();
+    };
+    for n in 0..20 {
+        write(format!("small{n}").as_bytes(), 3000);
+    }
+    write(b"large", 1 << 20);
+    commands.snapshot("p/a@m").unwrap();
+    write(b"more", 1 << 20);
+    commands.snapshot("p/a@t").unwrap();
+    let by_snapshot = estimated(&admin, "p/a@t", "p/a@s");
+    assert_eq!(estimated(&admin, "p/a@t", "p/a#b"), by_snapshot);
+    commands.destroy("p/a@s").unwrap();
+    commands.destroy("p/a@m").unwrap();
+    assert_eq!(estimated(&admin, "p/a@t", "p/a#b"), by_snapshot);
+}
+
+#[test]
+fn limits_come_behind_the_other_properties_of_a_package() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    for (prop, value) in [
+        ("quota", "60M"),
+        ("refreservation", "1M"),
+        ("reservation", "2M"),
+        ("refquota", "50M"),
+        ("recordsize", "8K"),
+        ("com.example:x", "y"),
+    ] {
+        set(&admin, "p/a", prop, value);
+    }
+    commands.snapshot("p/a@s").unwrap();
+    let stream = package(&admin, "p/a@s");
+    let begin = stream::Reader::new(&stream[..]).next().unwrap().unwrap();
+    let list = disk::NvList::unpack(&begin.payload).unwrap();
+    let sent = stream::Package::from_list(&list).unwrap();
+    let props = sent.file_systems[0].props.clone().unwrap();
+    let names: Vec<&str> = props.iter().map(|(name, _)| name).collect();
+    let limits = ["quota", "reservation", "refquota", "refreservation"];
+    assert_eq!(names[names.len() - 4..], limits, "{names:?}");
+    assert_eq!(names.len(), 6);
+}
+
+#[test]
+fn a_property_of_file_systems_is_not_set_for_a_volume() {
+    let admin = pool();
+    let ask = api::DatasetCreate {
+        name: "p/v".into(),
+        volume_size: Some("1M".into()),
+        ..api::DatasetCreate::default()
+    };
+    admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
+    Commands(admin.clone()).snapshot("p/v@s").unwrap();
+    let receive = |stream: &[u8], to: &str, prop: &str, value: &str| {
+        let ask = Receive {
+            target: to.into(),
+            props: props(&[(prop, value)]),
+            ..Receive::default()
+        };
+        receive::receive(&admin, ROOT, &ask, stream, &mut |_| {})
+    };
+    let stream = sent(&admin, "p/v@s", None);
+    for (prop, value) in [("atime", "off"), ("recordsize", "8K"), ("volsize", "2M")] {
+        let e = receive(&stream, "p/w", prop, value).unwrap_err();
+        assert!(e.message.contains(prop), "{e:?}");
+    }
+    receive(&stream, "p/w", "compression", "zstd").unwrap();
+}
+
+#[test]
+fn names_that_are_normalized_must_be_utf8() {
+    let admin = pool();
+    let create = |name: &str, list: &[(&str, &str)]| {
+        let ask = api::DatasetCreate {
+            name: name.into(),
+            props: props(list),
+            ..api::DatasetCreate::default()
+        };
+        admin::datasets::create::create(&admin, ROOT, &ask)
+    };
+    create("p/n", &[("normalization", "formC")]).unwrap();
+    let e = create("p/n/a", &[("utf8only", "off")]).unwrap_err();
+    assert!(e.message.contains("'utf8only' must be set 'on'"), "{e:?}");
+    create("p/n/b", &[]).unwrap();
+    create("p/n/c", &[("utf8only", "off"), ("normalization", "none")]).unwrap();
+}

@@ -124,28 +124,33 @@ impl Dataset {
         })
     }
 
-    /// The properties that are stored here and not inherited, in order of name: local values, and received ones that
-    /// no local value hides. With `received` only those that a stream brought, hidden or not.
+    /// The properties that are stored here and not inherited, in the order of their entries on disk, as OpenZFS sends
+    /// them: local values, and received ones that no local value hides. With `received` only those that a stream brought,
+    /// hidden or not.
     pub fn own_values(&self, received: bool) -> Result<Vec<(String, PropValue)>> {
-        let own = match self.is_snapshot() {
-            true => Arc::new(self.snap_props()?),
-            false => self.dir().own_props()?,
+        let (own, object) = match self.is_snapshot() {
+            true => (Arc::new(self.snap_props()?), self.phys().props_obj),
+            false => (self.dir().own_props()?, self.dir().phys().props_zapobj),
         };
-        let mut names: Vec<&str> = own
-            .keys()
-            .filter(|k| *k != HAS_RECVD)
-            .map(|k| k.split('$').next().unwrap_or(k))
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        let value = |n: &str| match received {
-            true => own.get(&format!("{n}{RECVD}")).cloned(),
-            false => own_value(&own, n).map(|(v, _)| v),
-        };
-        let all = names.into_iter();
-        Ok(all
-            .filter_map(|n| Some((n.to_string(), value(n)?)))
-            .collect())
+        let mut out = Vec::new();
+        if object == 0 {
+            return Ok(out);
+        }
+        for entry in Zap::new(&self.core.hold(object)?).iter() {
+            let key = entry?.text();
+            let name = key.split('$').next().unwrap_or(&key);
+            let is_received = key.ends_with(RECVD) && key != HAS_RECVD;
+            // Each has one entry that its value comes from.
+            let value = match received {
+                true if is_received => own.get(&key).cloned(),
+                false if is_received && !own.contains_key(name) || key == name => {
+                    own_value(&own, name).map(|(v, _)| v)
+                }
+                _ => None,
+            };
+            out.extend(value.map(|v| (name.to_string(), v)));
+        }
+        Ok(out)
     }
 
     /// Whether a stream with properties was received into this dataset.

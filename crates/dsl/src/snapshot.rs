@@ -281,9 +281,17 @@ impl Dataset {
     /// Bytes written between a bookmark of this dataset's history and this dataset.
     ///
     /// # Errors
+    /// Those of [`Dataset::space_written_since_bookmark`].
+    pub fn written_since_bookmark(&self, mark: &BookmarkPhys) -> Result<u64> {
+        Ok(self.space_written_since_bookmark(mark)?.used.max(0) as u64)
+    }
+
+    /// The same, allocated, compressed and uncompressed.
+    ///
+    /// # Errors
     /// `Kind::Unsupported` if the bookmark does not count what is freed after it; `Kind::CrossDevice` if it
     /// is not of an earlier moment of this dataset.
-    pub fn written_since_bookmark(&self, mark: &BookmarkPhys) -> Result<u64> {
+    pub fn space_written_since_bookmark(&self, mark: &BookmarkPhys) -> Result<Triple> {
         let name = self.full_name();
         if mark.flags & bookmark_flags::HAS_FBN == 0 {
             bail_about!(Unsupported, &name, "the bookmark keeps no sizes");
@@ -295,20 +303,26 @@ impl Dataset {
                 "the bookmark is not of an earlier moment"
             );
         }
-        let mut sum = self.phys().referenced_bytes as i64 - mark.referenced[0] as i64;
+        let (p, m) = (self.phys(), &mark.referenced);
+        let mut sum = Triple {
+            used: p.referenced_bytes as i64 - m[0] as i64,
+            comp: p.compressed_bytes as i64 - m[1] as i64,
+            uncomp: p.uncompressed_bytes as i64 - m[2] as i64,
+        };
         let mut at = self.me_arc()?;
         // Of what the bookmark had, this much was gone before the next snapshot; the deadlists behind that have
         // the rest.
         for _ in 0..1 << 24 {
             let p = at.phys();
             if p.prev_snap_txg <= mark.creation_txg {
-                sum += mark.freed_before_next[0] as i64;
-                return Ok(sum.max(0) as u64);
+                let [used, comp, uncomp] = mark.freed_before_next.map(|n| n as i64);
+                sum += Triple { used, comp, uncomp };
+                return Ok(sum);
             }
             let freed =
                 at.filled_deadlist()?
                     .space_range(&self.core, Txg::NONE, mark.creation_txg)?;
-            sum += freed.used;
+            sum += freed;
             at = self.core.dataset(p.prev_snap_obj)?;
         }
         Err(Error::damaged("chain of snapshots goes round"))

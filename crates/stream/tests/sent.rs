@@ -90,6 +90,49 @@ fn difference(ours: &[u8], theirs: &[u8]) -> Option<String> {
     (ours.len() != theirs.len()).then(|| format!("{} records, {}", ours.len(), theirs.len()))
 }
 
+/// The order in which OpenZFS put properties into the lists of packages.
+#[test]
+fn properties_of_packages_come_in_the_order_of_openzfs() {
+    let Some((_dir, paths)) = or_skip(fixture::streams("streams")) else {
+        return;
+    };
+    let images = fixture::unpack("streams").unwrap();
+    let image = images.path().join("d0.img").to_str().unwrap().to_string();
+    let env = env_linux::linux_env();
+    let found = vdev::discover(&env, &[image]);
+    let options = OpenOptions {
+        readonly: true,
+        ..OpenOptions::default()
+    };
+    let pool = Pool::open(env, &found.pools[0].config, options).unwrap();
+    let mut compared = 0;
+    for file in ["props-d.zstream", "R-r2.zstream"] {
+        let path = paths.iter().find(|p| p.ends_with(file)).unwrap();
+        let bytes = std::fs::read(path).unwrap();
+        let begin = Reader::new(&bytes[..]).next().unwrap().unwrap();
+        let list = disk::NvList::unpack(&begin.payload).unwrap();
+        for fs in stream::Package::from_list(&list).unwrap().file_systems {
+            let Ok(ds) = pool.dsl.dataset(&fs.name) else {
+                continue;
+            };
+            let theirs = fs.props.unwrap();
+            let theirs: Vec<&str> = theirs.iter().map(|(name, _)| name).collect();
+            let mut ours: Vec<String> = ds
+                .own_values(false)
+                .unwrap()
+                .into_iter()
+                .map(|p| p.0)
+                .collect();
+            ours.retain(|name| theirs.contains(&name.as_str()));
+            if ours.len() == theirs.len() && !theirs.contains(&"quota") {
+                compared += theirs.len();
+                assert_eq!(ours, theirs, "{}", fs.name);
+            }
+        }
+    }
+    assert!(compared >= 5, "{compared}");
+}
+
 #[test]
 fn streams_of_single_snapshots_are_those_of_openzfs() {
     let mut compared = 0;

@@ -12,9 +12,10 @@ const RECORD: u64 = disk::stream::RECORD as u64;
 /// Bytes of a block pointer.
 const POINTER: u64 = disk::BP_SIZE as u64;
 
-/// Whether the bytes of a stream can be told only by reading metadata: streams from bookmarks and redacted ones.
+/// Whether the bytes of a stream can be told only by reading metadata: streams from bookmarks that keep no sizes, and redacted
+/// ones.
 pub fn is_slow(step: &Step) -> bool {
-    let known = step.spec.base.is_none() || step.base.is_some();
+    let known = step.spec.base.is_none() || step.base.is_some() || step.mark.is_some();
     !known || step.spec.redact.is_some() || step.spec.saved
 }
 
@@ -34,13 +35,17 @@ pub fn estimate(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> 
     let spec = &step.spec;
     let ds = source.dataset();
     let phys = ds.phys();
-    let (comp, uncomp) = match step.base {
-        None => (phys.compressed_bytes, phys.uncompressed_bytes),
-        Some(base) => {
+    let since = match (step.base, &step.mark) {
+        (None, None) => None,
+        (None, Some(mark)) => Some(ds.space_written_since_bookmark(mark)?),
+        (Some(base), _) => {
             let base = entry.pool.dsl.dataset_by_object(base)?;
-            let t = ds.space_written_since(&base)?;
-            (t.comp.max(0) as u64, t.uncomp.max(0) as u64)
+            Some(ds.space_written_since(&base)?)
         }
+    };
+    let (comp, uncomp) = match since {
+        None => (phys.compressed_bytes, phys.uncompressed_bytes),
+        Some(t) => (t.comp.max(0) as u64, t.uncomp.max(0) as u64),
     };
     let record_size = match source.objset_type() {
         os_type::ZVOL => values::number(ds, "volblocksize", &[])?,

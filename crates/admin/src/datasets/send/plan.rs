@@ -6,7 +6,7 @@ use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
 use base::{Kind, Result, Txg};
-use disk::dsl::BookmarkPhys;
+use disk::dsl::{bookmark_flags, BookmarkPhys};
 use disk::BlkPtr;
 use dsl::{Dataset, Dir};
 use std::collections::BTreeSet;
@@ -24,6 +24,8 @@ pub struct Step {
     pub from: Option<String>,
     /// Base, if it is a snapshot: its object.
     pub base: Option<u64>,
+    /// Base, if it is a bookmark that keeps sizes.
+    pub mark: Option<BookmarkPhys>,
     /// Root of the object set of a head when the stream was planned.
     pub root: Option<BlkPtr>,
     /// Bytes of a stream that goes on that have been received.
@@ -38,6 +40,7 @@ impl Step {
             spec,
             from,
             base: base.map(Dataset::object),
+            mark: None,
             root: (!ds.is_snapshot()).then(|| ds.phys().bp),
             received: 0,
         }
@@ -142,13 +145,14 @@ fn is_mark_before(mark: &BookmarkPhys, of: &Dir, ds: &Arc<Dataset>) -> Result<bo
     }
 }
 
+/// What an increment begins with.
+enum Origin {
+    Snapshot(Arc<Dataset>),
+    Mark(BookmarkPhys),
+}
+
 /// The base of an increment by its full name.
-fn base_of(
-    entry: &PoolEntry,
-    ds: &Arc<Dataset>,
-    name: &str,
-    from: &str,
-) -> Answer<(Base, Option<Arc<Dataset>>)> {
+fn base_of(entry: &PoolEntry, ds: &Arc<Dataset>, name: &str, from: &str) -> Answer<(Base, Origin)> {
     let missing = || {
         let why = format!("incremental source ({from}) does not exist");
         refusal(Kind::NotFound, name, &why)
@@ -178,14 +182,14 @@ fn base_of(
             return Err(not_earlier());
         }
         let base = Base::of_bookmark(dsl, &mark, is_origin(&dir)).map_err(fail)?;
-        return Ok((base, None));
+        return Ok((base, Origin::Mark(mark)));
     }
     let snap = dsl.dataset(from).map_err(found)?;
     if !snap.is_snapshot() || !is_before(&snap, ds).map_err(fail)? {
         return Err(not_earlier());
     }
     let base = Base::of_snapshot(&snap, is_origin(&snap.dir())).map_err(fail)?;
-    Ok((base, Some(snap)))
+    Ok((base, Origin::Snapshot(snap)))
 }
 
 /// One stream, perhaps with properties in front of it.
@@ -206,11 +210,14 @@ fn single(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
     }
     let mut plan = Plan::new(entry);
     let mut spec = common(r, &name);
-    let mut base = None;
+    let (mut base, mut mark) = (None, None);
     if let Some(from) = &r.from {
-        let (b, snap) = base_of(entry, &ds, &r.target, from)?;
+        let (b, origin) = base_of(entry, &ds, &r.target, from)?;
         spec.base = Some(b);
-        base = snap;
+        match origin {
+            Origin::Snapshot(snap) => base = Some(snap),
+            Origin::Mark(m) => mark = Some(m),
+        }
     }
     if let Some(book) = &r.redact {
         spec.redact = Some(redaction(entry, &ds, &r.target, book)?);
@@ -220,8 +227,12 @@ fn single(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         let made = package::of_one(&ds, r)?;
         plan.package = Some((made, r.target.clone()));
     }
-    plan.steps
-        .push(Step::new(&ds, spec, r.from.clone(), base.as_deref()));
+    let has_sizes =
+        |m: &BookmarkPhys| m.flags & bookmark_flags::HAS_FBN != 0 && m.redaction_obj == 0;
+    plan.steps.push(Step {
+        mark: mark.filter(has_sizes),
+        ..Step::new(&ds, spec, r.from.clone(), base.as_deref())
+    });
     Ok(plan)
 }
 

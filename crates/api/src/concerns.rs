@@ -89,6 +89,7 @@ impl Request {
             }
             | Request::Unmount { target: name, .. }
             | Request::VolumeRead { volume: name, .. }
+            | Request::FileRead { dataset: name, .. }
             | Request::Permissions { dataset: name }
             | Request::PermissionsGive { dataset: name, .. }
             | Request::PermissionsTake { dataset: name, .. }

@@ -394,6 +394,16 @@ pub enum Request {
         #[serde(default)]
         length: Option<u64>,
     },
+    /// Answered by `Done` when everything is in the stream that `Stream` brings: what is wanted of a file or directory, read with
+    /// the rights of the caller.
+    FileRead {
+        /// Full name of a file system, or of a snapshot of one.
+        dataset: String,
+        /// From its root.
+        path: crate::Bytes,
+        /// What is wanted.
+        wanted: FileWanted,
+    },
     /// Answered by `Holds`.
     Holds {
         /// Full names.
@@ -724,6 +734,20 @@ pub struct DeviceAttach {
     /// Command line, for the history of the pool.
     #[serde(default)]
     pub command: String,
+}
+
+/// What is wanted of a file or directory ([`Request::FileRead`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileWanted {
+    /// The names in a directory, a line each.
+    Names,
+    /// The same with mode, links, owner, group, size and seconds of the last change.
+    Details,
+    /// The bytes of a file.
+    Content,
+    /// An archive, as tar(1) reads it.
+    Archive,
 }
 
 /// What is to be done with the scrub of a pool.

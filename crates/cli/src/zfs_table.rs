@@ -328,6 +328,57 @@ static SUBS: &[Sub] = &[
         built: true,
     },
     Sub {
+        name: "ls",
+        aliases: &[],
+        about: "List files without a mount.",
+        operands: "filesystem|snapshot[:path]...",
+        flags: &[sw('l', "Mode, links, ids of owner and group, bytes and seconds of the last change of each.")],
+        text: &[
+            "As tank/home@monday:/docs, or without a path for the root. The caller needs the rights that it would need in \
+             a mount. Symbolic links are not followed, file systems below are not entered. Control characters of names \
+             are shown as \\ooo.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "cat",
+        aliases: &[],
+        about: "Write the bytes of files to the standard output, without a mount.",
+        operands: "filesystem|snapshot:path...",
+        flags: &[],
+        text: &["Paths and rights are those of zfs ls."],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "cp",
+        aliases: &[],
+        about: "Copy a file out of a file system, without a mount.",
+        operands: "filesystem|snapshot:path file|directory",
+        flags: &[],
+        text: &[
+            "The copy has the bytes alone. Directories, and modes, owners and times, come with zfs tar: \
+             zfs tar tank/home@monday:/docs | tar -x. Paths and rights are those of zfs ls.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
+        name: "tar",
+        aliases: &[],
+        about: "Write an archive of a file or directory to the standard output, without a mount.",
+        operands: "filesystem|snapshot[:path]",
+        flags: &[],
+        text: &[
+            "In the format pax of tar(1), with names that begin with the last one of the path. Extended attributes and ACLs are \
+             not in it. What the caller may not read is left out; the command fails then. Paths and rights are those of \
+             zfs ls.",
+        ],
+        complete: Complete::Datasets,
+        built: true,
+    },
+    Sub {
         name: "space",
         aliases: &[],
         about: "Print what holds the space of file systems and volumes.",

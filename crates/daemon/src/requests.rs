@@ -6,8 +6,8 @@ use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use crate::transport::{Input, Outlet};
 use admin::datasets::{
-    create, destroy, diff, get, keys, look, mount, permissions, receive, redact, rename, send, set,
-    snapshots, space,
+    create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
+    send, set, snapshots, space,
 };
 use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, values, Admin, Answer, Door, Paths, Settings};
@@ -79,6 +79,7 @@ fn for_everybody(request: &Request) -> bool {
             | Request::PermissionsGive { .. }
             | Request::PermissionsTake { .. }
             | Request::Events { .. }
+            | Request::FileRead { .. }
     )
 }
 
@@ -445,6 +446,16 @@ fn answer_of_datasets(
             let pass = |end: BorrowedFd<'_>| out.borrow_mut().pass(end);
             let mut to = Outlet::new(&pass, Box::new(cancel::is_cancelled));
             look::read_volume(admin, &volume, offset, length, &mut to).map(done)
+        }
+        Request::FileRead {
+            dataset,
+            path,
+            wanted,
+        } => {
+            let out = RefCell::new(out);
+            let pass = |end: BorrowedFd<'_>| out.borrow_mut().pass(end);
+            let mut to = Outlet::new(&pass, Box::new(cancel::is_cancelled));
+            files::read(admin, peer, &dataset, &path.0, wanted, &mut to).map(done)
         }
         Request::Holds {
             snapshots,

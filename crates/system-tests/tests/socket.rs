@@ -356,6 +356,7 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("Unmount", p(r#"{"target":"tank/b","force":true}"#)),
         ("UnmountAll", p(r#"{"force":true}"#)),
         ("VolumeRead", p(r#"{"volume":"tank/b","offset":512,"length":100}"#)),
+        ("FileRead", p(r#"{"dataset":"tank/b","path":"/x/y","wanted":"archive"}"#)),
         ("Send", p(r#"{"target":"tank@a","from":"tank@b","replicate":true,"exclude":["tank/b"],"dry_run":true,"sizes":true}"#)),
         ("Send", p(r#"{"token":"1-7-8-789c","redact":"tank#m","progress":true}"#)),
         ("Redact", p(r#"{"snapshot":"tank@a","bookmark":"m","snaps":["tank/c@a"]}"#)),

@@ -7,6 +7,7 @@ mod common;
 mod create;
 mod destroy;
 mod diff;
+mod files;
 mod get;
 mod keys;
 mod list;
@@ -60,6 +61,10 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "projectspace" => look::space(api::Whose::Project, args, cx),
         "space" => space::space(args, cx),
         "read" => look::read(args, cx),
+        "ls" => files::ls(args, cx),
+        "cat" => files::cat(args, cx),
+        "tar" => files::tar(args, cx),
+        "cp" => files::cp(args, cx),
         "wait" => look::wait(args, cx),
         "project" => project::project_of(args, cx),
         "upgrade" => upgrade::upgrade(args, cx),

@@ -4,6 +4,7 @@ mod bookmarks;
 pub mod create;
 pub mod destroy;
 pub mod diff;
+pub mod files;
 pub mod get;
 pub mod keys;
 pub mod look;

@@ -205,6 +205,11 @@ pub fn is_owner(admin: &Admin, peer: Peer) -> bool {
     mutated(Mutation::RightsOff) || peer.uid == 0 || peer.uid == admin.process.user().0
 }
 
+/// Who asks, for files: a caller whose permissions nobody has checked yet.
+pub fn cred(peer: Peer) -> zpl::Cred {
+    GROUPS.with_borrow(|groups| zpl::Cred::user(peer.uid, peer.gid, groups))
+}
+
 /// Who asks, for the engine.
 ///
 /// Errors: the pool's properties cannot be read.

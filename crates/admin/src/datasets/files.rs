@@ -1,0 +1,468 @@
+//! Files and directories without a mount (`zfs ls`, `zfs cat`, `zfs tar`): read with the rights of the caller.
+//!
+//! 1. Nothing is written but what reading a mounted file writes (`atime`). What a mounted file system has in memory is seen.
+//! 2. The caller needs what it would need in a mount: to search every directory on the way, and to read what it asks for.
+//! 3. No lock is held while the caller takes bytes. What is replaced meanwhile (rollback, receive) ends the request.
+//! 4. Symbolic links are not followed, and file systems below are not entered.
+
+use crate::cancel;
+use crate::datasets::{self, rights, Answer};
+use crate::errors;
+use crate::head;
+use crate::registry::{Admin, PoolEntry};
+use crate::streams::Way;
+use api::{ApiError, FileWanted, Peer};
+use base::{Kind, Result};
+use dsl::Dataset;
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+use zpl::{Cred, Zfs, Znode};
+
+/// Bytes of a file read at a time.
+const PIECE: usize = 1 << 20;
+/// Directories below one another that an archive goes into, at most.
+const DEEPEST: usize = 1000;
+/// Permission to read, as in modes.
+const READ: u32 = 4;
+/// Permission to search a directory.
+const SEARCH: u32 = 1;
+
+/// Bits of a mode that tell the type.
+const TYPE: u32 = 0o170_000;
+
+fn is_dir(mode: u32) -> bool {
+    mode & TYPE == 0o040_000
+}
+
+fn is_reg(mode: u32) -> bool {
+    mode & TYPE == 0o100_000
+}
+
+fn is_lnk(mode: u32) -> bool {
+    mode & TYPE == 0o120_000
+}
+
+/// A file system or snapshot that is read.
+struct View {
+    entry: Arc<PoolEntry>,
+    ds: Arc<Dataset>,
+    zfs: Arc<Zfs>,
+    cred: Cred,
+}
+
+impl View {
+    fn open(admin: &Admin, peer: Peer, name: &str) -> Answer<View> {
+        let entry = datasets::entry_of(admin, name)?;
+        let gate = entry.pass().map_err(errors::answer)?;
+        let ds = datasets::find(&entry, name)?;
+        let plain = |e| datasets::plain(e, name);
+        if entry.objset_type(&ds).map_err(plain)? != disk::os_type::ZFS {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                "operation not applicable to datasets of this type",
+            ));
+        }
+        if matches!(ds.crypt().map_err(plain)?, zio::Crypt::Locked) {
+            return Err(ApiError::reason(Kind::Access, "encryption key not loaded"));
+        }
+        let zfs = match entry.mounted(ds.object()) {
+            Some(m) => {
+                let inside = m.enter();
+                inside.zfs.clone()
+            }
+            None => head::read_only_view(&entry.pool, &ds).map_err(plain)?,
+        };
+        drop(gate);
+        Ok(View {
+            cred: rights::cred(peer),
+            entry,
+            ds,
+            zfs,
+        })
+    }
+
+    /// Does a step of the work: the pool stays, and the file system is the one that was opened.
+    fn step<R>(&self, work: impl FnOnce(&Zfs) -> Result<R>) -> Result<R> {
+        if cancel::is_cancelled() {
+            return Err(Kind::Interrupted.into());
+        }
+        let _gate = self.entry.pass()?;
+        let mounted = self.entry.mounted(self.ds.object());
+        let inside = mounted.as_ref().map(|m| m.enter());
+        match &inside {
+            Some(i) if !Arc::ptr_eq(&i.zfs, &self.zfs) => Err(Kind::Stale.into()),
+            _ => work(&self.zfs),
+        }
+    }
+
+    /// The object at a path, and its name.
+    fn find(&self, path: &[u8]) -> Result<(Arc<Znode>, Vec<u8>)> {
+        let mut at = self.step(|zfs| zfs.root())?;
+        let mut last = b".".to_vec();
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            at = self.step(|zfs| match name {
+                b"." => Ok(at.clone()),
+                _ => zfs.lookup(&at, name, &self.cred),
+            })?;
+            last = name.to_vec();
+        }
+        Ok((at, last))
+    }
+
+    /// Names in a directory with their objects, in order of name.
+    fn list(&self, dir: &Arc<Znode>) -> Result<Vec<(Vec<u8>, Arc<Znode>)>> {
+        let names = self.step(|zfs| {
+            zfs.access(dir, READ | SEARCH, &self.cred)?;
+            let mut names: Vec<Vec<u8>> = Vec::new();
+            zfs.readdir(dir, 0, |e| {
+                if e.name != b"." && e.name != b".." {
+                    names.push(e.name.to_vec());
+                }
+                Ok(true)
+            })?;
+            Ok(names)
+        })?;
+        let mut out = Vec::with_capacity(names.len());
+        for name in names {
+            match self.step(|zfs| zfs.lookup(dir, &name, &self.cred)) {
+                Ok(z) => out.push((name, z)),
+                // Somebody removed it.
+                Err(e) if e.kind == Kind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        out.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(out)
+    }
+
+    /// The content of a file, up to so many bytes. Returns how many there were.
+    fn copy(&self, z: &Znode, size: u64, to: &mut dyn Write) -> Result<u64> {
+        self.step(|zfs| zfs.access(z, READ, &self.cred))?;
+        let mut buf = vec![0; PIECE.min(size as usize)];
+        let mut at = 0;
+        while at < size {
+            let want = (size - at).min(PIECE as u64) as usize;
+            let n = self.step(|zfs| zfs.read(z, at, &mut buf[..want]))?;
+            // It has become shorter.
+            if n == 0 {
+                break;
+            }
+            to.write_all(&buf[..n])?;
+            at += n as u64;
+        }
+        Ok(at)
+    }
+}
+
+/// Writes what is wanted of a path to `to`.
+///
+/// # Errors
+/// Those of a mount (`Access`, `NotFound`, …), naming the path. `Invalid` for a directory whose content is wanted.
+pub fn read(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    path: &[u8],
+    wanted: FileWanted,
+    to: &mut dyn Write,
+) -> Answer<()> {
+    let view = View::open(admin, peer, name)?;
+    let _listed = view.entry.users.enter(peer.pid, name, Way::Sent);
+    let done = match wanted {
+        FileWanted::Names | FileWanted::Details => {
+            list(&view, path, wanted == FileWanted::Details, to)
+        }
+        FileWanted::Content => content(&view, path, to),
+        FileWanted::Archive => archive(&view, path, to),
+    };
+    done.map_err(|e| {
+        let shown = String::from_utf8_lossy(path);
+        ApiError::reason(e.kind, format!("'{shown}': {e}"))
+    })
+}
+
+fn content(view: &View, path: &[u8], to: &mut dyn Write) -> Result<()> {
+    let (z, _) = view.find(path)?;
+    let mode = z.mode();
+    if is_dir(mode) {
+        return Err(Kind::IsDir.into());
+    }
+    if !is_reg(mode) {
+        return Err(base::Error::new(Kind::Invalid, "not a regular file"));
+    }
+    view.copy(&z, z.size(), to).map(drop)
+}
+
+/// A line for each entry of a directory, or for the object itself.
+fn list(view: &View, path: &[u8], details: bool, to: &mut dyn Write) -> Result<()> {
+    let (z, name) = view.find(path)?;
+    let all = match is_dir(z.mode()) {
+        true => view.list(&z)?,
+        false => vec![(name, z)],
+    };
+    for (name, z) in all {
+        let mut line = Vec::new();
+        if details {
+            let a = view.step(|zfs| Ok(zfs.getattr(&z)))?;
+            let text = mode_text(a.mode);
+            let when = a.mtime.sec;
+            write!(line, "{text} {:>3} {:>6} {:>6} ", a.nlink, a.uid, a.gid)?;
+            write!(line, "{:>12} {when:>11} ", a.size)?;
+        }
+        escape(&name, &mut line);
+        if details && is_lnk(z.mode()) {
+            line.extend_from_slice(b" -> ");
+            escape(&view.step(|zfs| zfs.readlink(&z))?, &mut line);
+        }
+        line.push(b'\n');
+        to.write_all(&line)?;
+    }
+    Ok(())
+}
+
+/// A name on a line of its own: control characters and the backslash as `\ooo`.
+fn escape(name: &[u8], out: &mut Vec<u8>) {
+    for b in name {
+        match b {
+            0..=31 | 127 | b'\\' => out.extend_from_slice(format!("\\{b:03o}").as_bytes()),
+            b => out.push(*b),
+        }
+    }
+}
+
+/// A mode as `ls -l` prints it.
+fn mode_text(mode: u32) -> String {
+    let kind = match mode >> 12 {
+        0o1 => 'p',
+        0o2 => 'c',
+        0o4 => 'd',
+        0o6 => 'b',
+        0o12 => 'l',
+        0o14 => 's',
+        _ => '-',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, letters) in [(6, 0o4000, "sS"), (3, 0o2000, "sS"), (0, 0o1000, "tT")] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        let x = bits & 1 != 0;
+        text.push(match (mode & special != 0, x) {
+            (true, true) => letters.as_bytes()[0].into(),
+            (true, false) => letters.as_bytes()[1].into(),
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// An archive of an object and everything below it, in the format `pax` of tar(1). What the caller may not read is left out, and
+/// the first such error is returned at the end.
+fn archive(view: &View, path: &[u8], to: &mut dyn Write) -> Result<()> {
+    let (z, name) = view.find(path)?;
+    let mut archive = Archive {
+        view,
+        to,
+        links: HashMap::new(),
+        failed: None,
+    };
+    archive.add(&z, name, 0)?;
+    archive.to.write_all(&[0; 1024])?;
+    match archive.failed {
+        None => Ok(()),
+        Some(e) => Err(e),
+    }
+}
+
+/// An archive that is being written.
+struct Archive<'a> {
+    view: &'a View,
+    to: &'a mut dyn Write,
+    /// Names of files with several, by object.
+    links: HashMap<u64, Vec<u8>>,
+    /// The first thing that could not be read.
+    failed: Option<base::Error>,
+}
+
+impl Archive<'_> {
+    /// An error about what is read is noted, one of the caller's end ends the archive.
+    fn note(&mut self, e: base::Error, name: &[u8]) -> Result<()> {
+        if matches!(e.kind, Kind::Interrupted | Kind::Stale | Kind::Suspended) {
+            return Err(e);
+        }
+        let shown = String::from_utf8_lossy(name).into_owned();
+        self.failed.get_or_insert(e.context(shown));
+        Ok(())
+    }
+
+    fn add(&mut self, z: &Arc<Znode>, name: Vec<u8>, depth: usize) -> Result<()> {
+        let a = self.view.step(|zfs| Ok(zfs.getattr(z)))?;
+        let (mut size, mut link, mut kind) = (0, Vec::new(), b'0');
+        let earlier = self.links.get(&a.ino).filter(|_| !is_dir(a.mode)).cloned();
+        if let Some(first) = earlier {
+            (kind, link) = (b'1', first);
+        } else {
+            match a.mode >> 12 {
+                0o1 => kind = b'6',
+                0o2 => kind = b'3',
+                0o6 => kind = b'4',
+                0o4 => kind = b'5',
+                0o12 => {
+                    kind = b'2';
+                    link = self.view.step(|zfs| zfs.readlink(z))?;
+                }
+                // Sockets are nothing without those that listen.
+                0o14 => return Ok(()),
+                _ => size = a.size,
+            }
+            if a.nlink > 1 && !is_dir(a.mode) {
+                self.links.insert(a.ino, name.clone());
+            }
+        }
+        if kind == b'0' {
+            let view = self.view;
+            if let Err(e) = view.step(|zfs| zfs.access(z, READ, &view.cred)) {
+                return self.note(e, &name);
+            }
+        }
+        let shown = match kind {
+            b'5' => [&name[..], b"/"].concat(),
+            _ => name.clone(),
+        };
+        self.header(&a, &shown, &link, kind, size)?;
+        if size > 0 {
+            // The header has promised so many bytes.
+            let had = self.view.copy(z, size, &mut *self.to)?;
+            let rest = size.next_multiple_of(512) - had;
+            std::io::copy(
+                &mut std::io::Read::take(std::io::repeat(0), rest),
+                &mut *self.to,
+            )?;
+        }
+        if kind != b'5' {
+            return Ok(());
+        }
+        if depth >= DEEPEST {
+            let e = base::Error::new(Kind::Invalid, "directories are too deep");
+            return self.note(e, &name);
+        }
+        match self.view.list(z) {
+            Ok(all) => {
+                for (below, z) in all {
+                    self.add(&z, [&name[..], b"/", &below].concat(), depth + 1)?;
+                }
+                Ok(())
+            }
+            Err(e) => self.note(e, &name),
+        }
+    }
+
+    /// The header of an entry, behind one with what does not fit into it.
+    fn header(
+        &mut self,
+        a: &zpl::Attr,
+        name: &[u8],
+        link: &[u8],
+        kind: u8,
+        size: u64,
+    ) -> Result<()> {
+        let mut more = Vec::new();
+        for (key, text, most) in [("path", name, 100), ("linkpath", link, 100)] {
+            if text.len() > most {
+                more.extend(record(key, text));
+            }
+        }
+        for (key, n, most) in [
+            ("size", size, 0o77_777_777_777),
+            ("uid", u64::from(a.uid), 0o7_777_777),
+            ("gid", u64::from(a.gid), 0o7_777_777),
+        ] {
+            if n > most {
+                more.extend(record(key, n.to_string().as_bytes()));
+            }
+        }
+        let time = format!("{}.{:09}", a.mtime.sec, a.mtime.nsec);
+        more.extend(record("mtime", time.as_bytes()));
+        let len = more.len() as u64;
+        self.to
+            .write_all(&block(a, b"./PaxHeaders/entry", b"", b'x', len))?;
+        more.resize(more.len().next_multiple_of(512), 0);
+        self.to.write_all(&more)?;
+        self.to.write_all(&block(a, name, link, kind, size))?;
+        Ok(())
+    }
+}
+
+/// A record of an extended header: `LENGTH KEY=VALUE`, where the length counts itself.
+fn record(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let mut len = rest + 1;
+    while len.to_string().len() + rest != len {
+        len = len.to_string().len() + rest;
+    }
+    let mut out = format!("{len} {key}=").into_bytes();
+    out.extend_from_slice(value);
+    out.push(b'\n');
+    out
+}
+
+/// A header block.
+fn block(a: &zpl::Attr, name: &[u8], link: &[u8], kind: u8, size: u64) -> [u8; 512] {
+    let mut b = [0; 512];
+    let put = |b: &mut [u8; 512], at: usize, most: usize, text: &[u8]| {
+        let n = text.len().min(most);
+        b[at..at + n].copy_from_slice(&text[..n]);
+    };
+    // Numbers that do not fit are in the extended header.
+    let octal = |b: &mut [u8; 512], at: usize, digits: usize, n: u64| {
+        let most = 8u64.pow(digits as u32) - 1;
+        let n = if n > most { 0 } else { n };
+        put(b, at, digits, format!("{n:0digits$o}").as_bytes());
+    };
+    let is_device = matches!(kind, b'3' | b'4');
+    let (major, minor) = match is_device {
+        true => (a.rdev >> 8 & 0xfff, a.rdev & 0xff | a.rdev >> 12 & 0xfff00),
+        false => (0, 0),
+    };
+    put(&mut b, 0, 100, name);
+    octal(&mut b, 100, 7, u64::from(a.mode & 0o7777));
+    octal(&mut b, 108, 7, u64::from(a.uid));
+    octal(&mut b, 116, 7, u64::from(a.gid));
+    octal(&mut b, 124, 11, size);
+    octal(&mut b, 136, 11, u64::try_from(a.mtime.sec).unwrap_or(0));
+    put(&mut b, 148, 8, b"        ");
+    b[156] = kind;
+    put(&mut b, 157, 100, link);
+    put(&mut b, 257, 8, b"ustar\x0000");
+    octal(&mut b, 329, 7, major);
+    octal(&mut b, 337, 7, minor);
+    let sum: u64 = b.iter().map(|x| u64::from(*x)).sum();
+    put(&mut b, 148, 8, format!("{sum:06o}\0 ").as_bytes());
+    b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_count_their_own_length() {
+        assert_eq!(record("a", b"b"), b"6 a=b\n");
+        assert_eq!(record("path", b"xx"), b"11 path=xx\n");
+        for n in 0..2000 {
+            let r = record("path", &vec![b'x'; n]);
+            let text = String::from_utf8(r.clone()).unwrap();
+            assert_eq!(text.split_once(' ').unwrap().0, r.len().to_string());
+        }
+    }
+
+    #[test]
+    fn modes_are_shown_as_ls_does() {
+        assert_eq!(mode_text(0o100644), "-rw-r--r--");
+        assert_eq!(mode_text(0o41777), "drwxrwxrwt");
+        assert_eq!(mode_text(0o104750), "-rwsr-x---");
+        assert_eq!(mode_text(0o120777), "lrwxrwxrwx");
+    }
+}

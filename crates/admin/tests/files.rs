@@ -1,0 +1,163 @@
+//! Files are read without a door, with the rights of the caller.
+
+use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
+use admin::commands::{Commands, ROOT};
+use admin::datasets::{files, mount, rights};
+use admin::{pools, Admin, Answer};
+use api::{FileWanted, Peer};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use zpl::{Cred, New, WriteOpts, Zfs, Znode};
+
+const USER: Peer = Peer {
+    uid: 1000,
+    gid: 1000,
+    pid: 7,
+};
+
+fn content() -> Vec<u8> {
+    (0..300_000u32).flat_map(u32::to_le_bytes).collect()
+}
+
+fn make(zfs: &Zfs, dir: &Arc<Znode>, name: &str, mode: u32, data: &[u8]) -> Arc<Znode> {
+    let cred = Cred::root();
+    let z = zfs
+        .create(dir, name.as_bytes(), &New::file(mode, 0), &cred)
+        .unwrap();
+    if !data.is_empty() {
+        zfs.write(&z, 0, data, WriteOpts::default()).unwrap();
+    }
+    z
+}
+
+/// `p/a`: open/file, open/run (which group 50 may read), shut/secret, and a long name.
+fn world() -> Arc<Admin> {
+    let (env, disks) = env_sim::mem_env(7);
+    disks.add("/dev/a", 128 << 20);
+    let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
+    let door = Arc::new(MemoryDoor::default());
+    let admin = Admin::new(env, alone::settings(), door, process);
+    pools::create::create(&admin, ROOT, alone::pool_on("p", "/dev/a")).unwrap();
+    Commands(admin.clone()).create("p/a", &[]).unwrap();
+    let all = admin.find("p").unwrap().all_mounts();
+    let m = all.iter().find(|m| m.path == Path::new("/p/a")).unwrap();
+    let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+    let inside = m.head.enter();
+    let (zfs, root) = (&inside.zfs, inside.zfs.root().unwrap());
+    let open = make(zfs, &root, "open", 0o40755, b"");
+    make(zfs, &open, "file", 0o100644, &content());
+    make(zfs, &open, "empty", 0o100600, b"");
+    make(zfs, &open, "line\nbreak", 0o100644, b"x");
+    make(zfs, &open, &"n".repeat(200), 0o100644, b"long");
+    let shut = make(zfs, &root, "shut", 0o40700, b"");
+    make(zfs, &shut, "secret", 0o100644, b"secret");
+    drop(inside);
+    admin
+}
+
+fn read(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    path: &str,
+    wanted: FileWanted,
+) -> Answer<Vec<u8>> {
+    let mut out = Vec::new();
+    files::read(admin, peer, name, path.as_bytes(), wanted, &mut out)?;
+    Ok(out)
+}
+
+#[test]
+fn files_are_read_whether_mounted_or_not_and_in_snapshots() {
+    let admin = world();
+    let root = |name: &str, path: &str| read(&admin, ROOT, name, path, FileWanted::Content);
+    // What no txg has yet is seen.
+    assert_eq!(root("p/a", "/open/file").unwrap(), content());
+    Commands(admin.clone()).snapshot("p/a@s").unwrap();
+    mount::unmount(&admin, ROOT, "p/a", false).unwrap();
+    for name in ["p/a", "p/a@s"] {
+        assert_eq!(root(name, "open//./file").unwrap(), content(), "{name}");
+        assert_eq!(root(name, "/shut/secret").unwrap(), b"secret");
+        let names = read(&admin, ROOT, name, "/", FileWanted::Names).unwrap();
+        assert_eq!(names, b"open\nshut\n");
+    }
+    let e = root("p/a", "/open/none").unwrap_err();
+    assert_eq!(e.code, 2, "{e:?}");
+    assert!(e.message.contains("/open/none"), "{e:?}");
+    assert_eq!(root("p/a", "/open").unwrap_err().code, 21);
+    let listed = read(&admin, ROOT, "p/a@s", "/open", FileWanted::Details).unwrap();
+    let text = String::from_utf8(listed).unwrap();
+    assert!(
+        text.contains("\n-rw-r--r--   1      0      0      1200000 "),
+        "{text}"
+    );
+    assert!(text.contains(" line\\012break\n"), "{text}");
+}
+
+#[test]
+fn a_caller_needs_the_rights_it_would_need_in_a_mount() {
+    let admin = world();
+    Commands(admin.clone()).snapshot("p/a@s").unwrap();
+    for name in ["p/a", "p/a@s"] {
+        let user = |path: &str| read(&admin, USER, name, path, FileWanted::Content);
+        assert_eq!(user("/open/file").unwrap(), content());
+        for path in ["/open/empty", "/shut/secret"] {
+            assert_eq!(user(path).unwrap_err().code, 13, "{name} {path}");
+        }
+        let list = |path: &str| read(&admin, USER, name, path, FileWanted::Names);
+        list("/open").unwrap();
+        assert_eq!(list("/shut").unwrap_err().code, 13);
+    }
+    // In the group of the owner.
+    let all = admin.find("p").unwrap().all_mounts();
+    let m = all.iter().find(|m| m.path == Path::new("/p/a")).unwrap();
+    let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+    {
+        let inside = m.head.enter();
+        let root = inside.zfs.root().unwrap();
+        make(&inside.zfs, &root, "group", 0o100640, b"group");
+    }
+    let group = || read(&admin, USER, "p/a", "/group", FileWanted::Content);
+    assert_eq!(group().unwrap_err().code, 13);
+    assert_eq!(rights::with_groups(vec![0], group).unwrap(), b"group");
+}
+
+#[test]
+fn archives_are_what_tar_reads() {
+    let admin = world();
+    let archive = read(&admin, ROOT, "p/a", "/", FileWanted::Archive).unwrap();
+    let dir = std::env::temp_dir().join(format!("zfs-tar-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("archive");
+    std::fs::write(&file, &archive).unwrap();
+    let tar = Command::new("tar")
+        .args(["--no-same-owner", "-xf", "archive"])
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(tar.status.success() && tar.stderr.is_empty(), "{tar:?}");
+    let there = |path: &str| std::fs::read(dir.join(path)).unwrap();
+    let all = [
+        there("open/file") == content(),
+        there("open/empty").is_empty(),
+        there("open/line\nbreak") == b"x",
+        there(&format!("open/{}", "n".repeat(200))) == b"long",
+        there("shut/secret") == b"secret",
+    ];
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(dir.join("shut"))
+        .unwrap()
+        .permissions()
+        .mode();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!((all, mode & 0o7777), ([true; 5], 0o700));
+    // What may not be read is left out, and said.
+    let mut out = Vec::new();
+    let e = files::read(&admin, USER, "p/a", b"/", FileWanted::Archive, &mut out).unwrap_err();
+    assert!(e.code == 13 && e.message.contains("shut"), "{e:?}");
+    let has = |text: &[u8]| out.windows(text.len()).any(|w| w == text);
+    assert!(has(b"./open/file") && !has(b"secret"));
+}

@@ -506,59 +506,6 @@ fn a_change_that_a_stopped_pool_accepts_is_found() {
     found(Mutation::ChangedWhenStopped, &|_| waits(&lines));
 }
 
-/// With a log on a disk of its own.
-fn with_log(lines: &[&str]) -> Result<(), String> {
-    let all = [&WAITS[..], lines, &["cut 0 Lost 1"]].concat();
-    let t = Trace {
-        seed: 1,
-        layout: Layout {
-            slog: true,
-            ..layout(GroupKind::Single, 1)
-        },
-        ops: all.iter().map(|l| l.parse().unwrap()).collect(),
-    };
-    match trace::replay(&t, &Extra::default()).finding {
-        Some(f) => Err(f),
-        None => Ok(()),
-    }
-}
-
-/// A log device dies, and the pool goes on without it; it is removed, and added again.
-#[test]
-fn logs_come_and_go() {
-    let dies = [
-        "fsync . a",
-        "write . a 0 6000 3",
-        "fsync . a",
-        "fault 1 dead",
-        "write . a 0 7000 4",
-        "fsync . a",
-        "write . a 100 7000 5",
-        "fsync . a",
-        "look",
-        "write . a 200 7000 6",
-        "fsync . a",
-    ];
-    with_log(&dies).unwrap();
-    let leaves = [
-        "fsync . a",
-        "write . a 0 6000 3",
-        "fsync . a",
-        "device 1 log",
-        "write . a 0 7000 4",
-        "fsync . a",
-        "write . a 100 7000 5",
-        "fsync . a",
-        "cut 0 Lost 1",
-        "device 1 log",
-        "write . a 200 7000 6",
-        "fsync . a",
-        "write . a 300 7000 7",
-        "fsync . a",
-    ];
-    with_log(&leaves).unwrap();
-}
-
 /// What makes two snapshots between which a file lost its middle.
 const PUNCHED: [&str; 7] = [
     "create . a 644",

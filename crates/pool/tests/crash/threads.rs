@@ -2,7 +2,7 @@
 //! whenever the plug is pulled.
 
 use crate::model::Model;
-use crate::rig::{self, Cutter, Fate, Layout, FATES};
+use crate::rig::{self, Cutter, Fate, Fs, Layout, FATES};
 use base::mutation::{mutate, Mutation};
 use env_sim::MemDisk;
 use pool::{Offline, Pool};
@@ -60,6 +60,51 @@ fn found_on(disks: &[Arc<MemDisk>]) -> disk::NvList {
     vdev::discover(&env, &names).pools[0].config.clone()
 }
 
+/// The hands do so many operations each, while txgs are written and what is to happen to the logs happens.
+fn at_work(
+    fs: &Fs,
+    models: &mut [Model],
+    (layout, logs): (Layout, Logs),
+    ops: usize,
+    mistake: Option<Mutation>,
+) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let syncer = s.spawn(|| {
+            mutate(mistake);
+            while !stop.load(Relaxed) {
+                fs.pool.sync().unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let changer = s.spawn(|| {
+            mutate(mistake);
+            while logs != Logs::Stay && !stop.load(Relaxed) {
+                logs.happen(&fs.pool, &layout);
+            }
+        });
+        let hands: Vec<_> = models
+            .iter_mut()
+            .map(|m| {
+                s.spawn(move || {
+                    mutate(mistake);
+                    for _ in 0..ops {
+                        m.step(fs);
+                    }
+                    m.release();
+                    m.settle_with(fs.zfs.fsync(None));
+                })
+            })
+            .collect();
+        for h in hands {
+            h.join().unwrap();
+        }
+        stop.store(true, Relaxed);
+        syncer.join().unwrap();
+        changer.join().unwrap();
+    });
+}
+
 /// `mistake`: made by all threads.
 fn run(
     layout: Layout,
@@ -88,42 +133,7 @@ fn run(
     for d in &disks {
         d.flush_time.store(300, Relaxed);
     }
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|s| {
-        let syncer = s.spawn(|| {
-            mutate(mistake);
-            while !stop.load(Relaxed) {
-                fs.pool.sync().unwrap();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let changer = s.spawn(|| {
-            mutate(mistake);
-            while logs != Logs::Stay && !stop.load(Relaxed) {
-                logs.happen(&fs.pool, &layout);
-            }
-        });
-        let hands: Vec<_> = models
-            .iter_mut()
-            .map(|m| {
-                let fs = &fs;
-                s.spawn(move || {
-                    mutate(mistake);
-                    for _ in 0..ops {
-                        m.step(fs);
-                    }
-                    m.release();
-                    m.settle_with(fs.zfs.fsync(None));
-                })
-            })
-            .collect();
-        for h in hands {
-            h.join().unwrap();
-        }
-        stop.store(true, Relaxed);
-        syncer.join().unwrap();
-        changer.join().unwrap();
-    });
+    at_work(&fs, &mut models, (layout, logs), ops, mistake);
     let log = fs.set.zil().unwrap().stats();
     let end = journal.len();
     for m in &models {

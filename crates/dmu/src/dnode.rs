@@ -18,7 +18,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
-use zio::Crypt;
+use zio::{CompressionHistory, Crypt};
 
 /// Memory that a dirty object takes from the change to the end of its txg: open and synced view,
 /// what the sync takes over, the new dnode, its share of the blocks above; bytes.
@@ -168,6 +168,8 @@ pub struct Dnode {
     /// The last indirect block of level 1 that was found readable, behind the generation of the synced tree in which it was.
     pub(crate) checked: Mutex<Option<(u64, u64)>>,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// What compressing its last blocks was good for.
+    pub(crate) history: CompressionHistory,
     pub(crate) streams: Mutex<Streams>,
 }
 
@@ -222,6 +224,7 @@ impl Dnode {
             hurt: AtomicBool::new(false),
             checked: Mutex::default(),
             kept: OnceLock::new(),
+            history: CompressionHistory::default(),
             streams: Mutex::default(),
         })
     }

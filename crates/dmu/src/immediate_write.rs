@@ -78,7 +78,7 @@ fn place(tx: &Tx, blocks: &[(Arc<Dnode>, u64)], early: bool) -> Vec<Result<Optio
         placing.clear();
     }
     if let Some((dn, _)) = placing.first().map(|p| &blocks[p.at]) {
-        for (p, r) in placing.iter().zip(store(tx, dn, &placing)) {
+        for (p, r) in placing.iter().zip(store(tx, dn, blocks, &placing)) {
             let (dn, blkid) = &blocks[p.at];
             out[p.at] = Some(r.and_then(|bp| match bp {
                 Some(bp) => dn.end_placing(tx, *blkid, &p.data, bp, let_go),
@@ -130,7 +130,12 @@ fn complete(blocks: &[(Arc<Dnode>, u64)], wanted: &[usize]) {
 }
 
 /// Transforms and writes; one result for each block.
-fn store(tx: &Tx, dn: &Dnode, placing: &[Placing]) -> Vec<Result<Option<BlkPtr>>> {
+fn store(
+    tx: &Tx,
+    dn: &Dnode,
+    blocks: &[(Arc<Dnode>, u64)],
+    placing: &[Placing],
+) -> Vec<Result<Option<BlkPtr>>> {
     let zio = &dn.dmu.zio;
     let rng = dn.dmu.env.rng.clone();
     let random = move |b: &mut [u8]| rng.fill(b);
@@ -142,7 +147,8 @@ fn store(tx: &Tx, dn: &Dnode, placing: &[Placing]) -> Vec<Result<Option<BlkPtr>>
     let slots: Vec<Mutex<Option<Result<Prepared>>>> =
         placing.iter().map(|_| Mutex::new(None)).collect();
     dn.dmu.env.cpu.par_for(placing.len(), &|n| {
-        let r = out.prepare(&placing[n].spec, &placing[n].data);
+        let of = blocks.get(placing[n].at).map(|(dn, _)| &**dn);
+        let r = out.prepare_of(&placing[n].spec, &placing[n].data, of);
         *slots[n].acquire() = Some(r);
     });
     let prepared: Vec<Result<Prepared>> = slots

@@ -92,6 +92,16 @@ pub(crate) struct Transform<'a> {
 impl Transform<'_> {
     /// Compresses, encrypts and checksums `data`.
     pub fn prepare(&self, spec: &WriteSpec, data: &Block) -> Result<Prepared> {
+        self.prepare_of(spec, data, None)
+    }
+
+    /// The same for a block of the content of an object.
+    pub fn prepare_of(
+        &self,
+        spec: &WriteSpec,
+        data: &Block,
+        dn: Option<&Dnode>,
+    ) -> Result<Prepared> {
         let seal = self.crypt.is_encrypted().then(|| Seal {
             key: self.crypt.key().map(|k| &**k),
             raw: match self.crypt {
@@ -100,7 +110,8 @@ impl Transform<'_> {
             },
             random: self.random,
         });
-        self.zio.prepare_with(spec, data, seal.as_ref())
+        let history = dn.map(|dn| &dn.history);
+        self.zio.prepare_of(spec, data, seal.as_ref(), history)
     }
 
     /// A block of dnodes as a raw stream has it. It is never compressed, and no hole though all its dnodes are free: the MACs above

@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 mod cache;
+mod compression_history;
 pub mod crypt;
 mod flight;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub mod swap;
 mod syncing;
 
 pub use cache::Cache;
+pub use compression_history::CompressionHistory;
 pub use crypt::{Crypt, Seal};
 pub use pipeline::{
     Prepared, RawSeal, Scrubbed, StoredForm, WriteSpec, Zio, ZioOptions, READ_AGAIN,

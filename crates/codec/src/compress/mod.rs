@@ -6,9 +6,11 @@
 mod gzip;
 mod lz4;
 mod lzjb;
+mod sample;
 mod zle;
 mod zstd;
 
+pub use sample::{is_hopeless, sample_shrinks};
 pub use zstd::{zstd_code, zstd_level, ZSTD_DEFAULT_LEVEL, ZSTD_HEADER};
 
 use base::{bail, Result};

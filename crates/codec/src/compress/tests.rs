@@ -336,3 +336,76 @@ fn one_after_another() {
         }
     }
 }
+
+#[test]
+fn samples_tell_text_from_noise() {
+    let mut rng = Rng(5);
+    let noise: Vec<u8> = (0..131072).map(|_| rng.next() as u8).collect();
+    let digits: Vec<u8> = noise
+        .iter()
+        .map(|b| b"0123456789abcdef"[*b as usize % 16])
+        .collect();
+    let text: Vec<u8> = (0..131072)
+        .map(|i| b"the quick brown fox. "[i % 21])
+        .collect();
+    for (alg, counts_bits) in [
+        (Compression::LZ4, false),
+        (Compression::LZJB, false),
+        (Compression::ZSTD, true),
+        (Compression::GZIP_9, true),
+    ] {
+        assert!(!sample_shrinks(alg, &noise), "{alg}");
+        assert!(sample_shrinks(alg, &text), "{alg}");
+        assert_eq!(sample_shrinks(alg, &digits), counts_bits, "{alg}");
+        // Beginning with noise, and ending with it.
+        assert!(sample_shrinks(
+            alg,
+            &[&noise[..65536], &text[..65536]].concat()
+        ));
+        assert!(sample_shrinks(
+            alg,
+            &[&text[..65536], &noise[..65536]].concat()
+        ));
+        assert!(sample_shrinks(alg, &noise[..2048]), "too short for samples");
+    }
+}
+
+#[test]
+fn slow_levels_of_zstd_are_given_up_where_fast_ones_fail() {
+    let mut rng = Rng(6);
+    let noise: Vec<u8> = (0..131072).map(|_| rng.next() as u8).collect();
+    let digits: Vec<u8> = noise
+        .iter()
+        .map(|b| b"0123456789abcdef"[*b as usize % 16])
+        .collect();
+    let room = 131072 - 131072 / 8;
+    for level in [0, 3, 9, 19] {
+        assert!(
+            is_hopeless(Compression::ZSTD, level, &noise, room),
+            "{level}"
+        );
+        // LZ4 fails, zstd-1 does not.
+        assert!(
+            !is_hopeless(Compression::ZSTD, level, &digits, room),
+            "{level}"
+        );
+        assert!(!is_hopeless(
+            Compression::ZSTD,
+            level,
+            &noise[..65536],
+            room / 2
+        ));
+    }
+    let fast = zstd_code(-5).unwrap();
+    for level in [1, 2, fast] {
+        assert!(
+            !is_hopeless(Compression::ZSTD, level, &noise, room),
+            "{level}"
+        );
+    }
+    assert!(!is_hopeless(Compression::GZIP_9, 0, &noise, room));
+    // Where more room is given than there is data nothing is given up.
+    let wide = noise.len() + 4096;
+    assert!(!is_hopeless(Compression::ZSTD, 3, &noise, wide));
+    assert!(compress(Compression::ZSTD, 3, &noise, wide).is_some());
+}

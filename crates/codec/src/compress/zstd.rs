@@ -46,7 +46,11 @@ thread_local! {
 }
 
 pub fn compress(code: u8, src: &[u8], max_out: usize) -> Option<Vec<u8>> {
-    let level = zstd_level(code)?;
+    compress_at(zstd_level(code)?, src, max_out)
+}
+
+/// The same at a level of the library.
+pub fn compress_at(level: i32, src: &[u8], max_out: usize) -> Option<Vec<u8>> {
     // The header names the level used, never "default".
     let code = zstd_code(level)?;
     let room = max_out.checked_sub(ZSTD_HEADER)?;

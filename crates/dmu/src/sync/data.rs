@@ -204,7 +204,10 @@ impl Objset {
                     Some(raw) if raw != DnodeSeal::default() || !compress::is_zero(&blocks[n]) => {
                         out.prepare_dnodes(&outs[n].spec, &blocks[n], raw)
                     }
-                    _ => out.prepare(&outs[n].spec, &blocks[n]),
+                    _ => {
+                        let dn = jobs.get(outs[n].job).map(|job| &*job.dn);
+                        out.prepare_of(&outs[n].spec, &blocks[n], dn)
+                    }
                 };
                 *slots[n].acquire() = Some(r);
             });

@@ -2,12 +2,25 @@
 
 use super::{Prepared, PreparedKind, StoredForm, WriteSpec, Zio};
 use crate::cache::Key;
+use crate::compression_history::CompressionHistory;
 use crate::crypt::{self, Seal, Sealed};
 use crate::seam::{Dedup, Purpose};
 use base::{bail, roundup, Block, Kind, Result, Txg};
 use codec::{checksum, compress};
 use disk::{BlkPtr, Compression, ObjType};
 use std::sync::Arc;
+
+/// What compressing makes of a block.
+enum Shrunk {
+    /// All of it is zero.
+    Hole,
+    /// So little that it fits into the pointer.
+    Embedded(Vec<u8>),
+    /// These bytes, padded to what is allocated.
+    To(Vec<u8>),
+    /// Nothing that saves enough, or it was not tried.
+    Not,
+}
 
 impl WriteSpec {
     /// Whether a block may stay that has the same bytes already; see [`Zio::is_kept`]. As in OpenZFS, not where compression is
@@ -48,6 +61,18 @@ impl Zio {
         data: &Block,
         seal: Option<&Seal>,
     ) -> Result<Prepared> {
+        self.prepare_of(spec, data, seal, None)
+    }
+
+    /// The same for a block of an object of that history. Metadata are compressed whatever it says. So are blocks
+    /// of a dedup table, and those that may stay where they are: equal ones must be stored equally.
+    pub fn prepare_of(
+        &self,
+        spec: &WriteSpec,
+        data: &Block,
+        seal: Option<&Seal>,
+        history: Option<&CompressionHistory>,
+    ) -> Result<Prepared> {
         let mut spec = *spec;
         if seal.is_some() {
             spec.embed = false;
@@ -62,41 +87,12 @@ impl Zio {
             kind,
             lsize,
         };
-        let mut body: Option<(Vec<u8>, Compression)> = None;
-        if spec.compress != Compression::OFF {
-            // The dnode and objset blocks of an object set always hold something, so this can
-            // only make holes of data, directories of nothing and indirect blocks of holes.
-            if compress::is_zero(data) {
-                return Ok(hole(PreparedKind::Hole));
-            }
-            if spec.compress != Compression::EMPTY {
-                let unit = self.devices.min_alloc();
-                let room = (lsize - lsize / 8) / unit * unit;
-                let embed = spec.embed
-                    && spec.level == 0
-                    && spec.obj_type != ObjType::DNODE
-                    && spec.obj_type != ObjType::OBJSET;
-                let limit = if embed {
-                    room.max(disk::blkptr::EMBEDDED_MAX)
-                } else {
-                    room
-                };
-                if limit > 0 {
-                    if let Some(c) = compress::compress(spec.compress, spec.zstd_level, data, limit)
-                    {
-                        if embed && c.len() <= disk::blkptr::EMBEDDED_MAX {
-                            return Ok(hole(PreparedKind::Embedded(c, spec.compress)));
-                        }
-                        let psize = roundup(c.len() as u64, unit as u64) as usize;
-                        if c.len() <= room && psize < lsize {
-                            let mut c = c;
-                            c.resize(psize, 0);
-                            body = Some((c, spec.compress));
-                        }
-                    }
-                }
-            }
-        }
+        let body = match self.shrink(&spec, data, history) {
+            Shrunk::Hole => return Ok(hole(PreparedKind::Hole)),
+            Shrunk::Embedded(c) => return Ok(hole(PreparedKind::Embedded(c, spec.compress))),
+            Shrunk::To(c) => Some((c, spec.compress)),
+            Shrunk::Not => None,
+        };
         let whole = data;
         let (data, compress) = match body {
             Some((c, alg)) => (Arc::new(c), alg),
@@ -123,6 +119,67 @@ impl Zio {
             },
             lsize,
         })
+    }
+
+    /// Compresses a block, if its spec asks for that and it saves an eighth.
+    fn shrink(
+        &self,
+        spec: &WriteSpec,
+        data: &Block,
+        history: Option<&CompressionHistory>,
+    ) -> Shrunk {
+        if spec.compress == Compression::OFF {
+            return Shrunk::Not;
+        }
+        // The dnode and objset blocks of an object set always hold something, so this can
+        // only make holes of data, directories of nothing and indirect blocks of holes.
+        if compress::is_zero(data) {
+            return Shrunk::Hole;
+        }
+        if spec.compress == Compression::EMPTY {
+            return Shrunk::Not;
+        }
+        let content = spec.level == 0 && !spec.obj_type.is_metadata();
+        let as_ever = spec.dedup || spec.may_keep();
+        let Some(history) = history.filter(|_| content && !as_ever) else {
+            return self.compressed(spec, data);
+        };
+        let shrunk = match history.worth_trying(spec.compress, data) {
+            true => self.compressed(spec, data),
+            false => Shrunk::Not,
+        };
+        history.note(!matches!(shrunk, Shrunk::Not));
+        shrunk
+    }
+
+    fn compressed(&self, spec: &WriteSpec, data: &Block) -> Shrunk {
+        let lsize = data.len();
+        let unit = self.devices.min_alloc();
+        let room = (lsize - lsize / 8) / unit * unit;
+        let embed = spec.embed
+            && spec.level == 0
+            && spec.obj_type != ObjType::DNODE
+            && spec.obj_type != ObjType::OBJSET;
+        let limit = match embed {
+            true => room.max(disk::blkptr::EMBEDDED_MAX),
+            false => room,
+        };
+        let (alg, level) = (spec.compress, spec.zstd_level);
+        if limit == 0 || compress::is_hopeless(alg, level, data, limit) {
+            return Shrunk::Not;
+        }
+        let Some(mut c) = compress::compress(alg, level, data, limit) else {
+            return Shrunk::Not;
+        };
+        if embed && c.len() <= disk::blkptr::EMBEDDED_MAX {
+            return Shrunk::Embedded(c);
+        }
+        let psize = roundup(c.len() as u64, unit as u64) as usize;
+        if c.len() > room || psize >= lsize {
+            return Shrunk::Not;
+        }
+        c.resize(psize, 0);
+        Shrunk::To(c)
     }
 
     /// A block that is in its stored form already: `data`, a multiple of 512 bytes, stands for `lsize`

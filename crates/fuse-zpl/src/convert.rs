@@ -18,6 +18,19 @@ pub(crate) fn time_in(t: Time) -> zpl::Time {
     }
 }
 
+/// Largest block a directory is said to have, bytes. Programs list a directory in pieces of that size, and the
+/// first piece comes with the attributes of all that is in it, which most programs do not want.
+const DIRECTORY_BLOCK: u32 = 16 << 10;
+/// The same for others.
+const FILE_BLOCK: u32 = 1 << 20;
+
+fn largest_block(mode: u32) -> u32 {
+    match zpl::attr::mode::is_dir(mode) {
+        true => DIRECTORY_BLOCK,
+        false => FILE_BLOCK,
+    }
+}
+
 /// Attributes as FUSE has them.
 pub(crate) fn attr_out(a: &zpl::Attr) -> fuse::Attr {
     fuse::Attr {
@@ -34,7 +47,10 @@ pub(crate) fn attr_out(a: &zpl::Attr) -> fuse::Attr {
         gid: a.gid,
         rdev: a.rdev as u32,
         // The kernel shifts by this: a power of two, and no more than it can handle.
-        blksize: a.blksize.next_power_of_two().clamp(512, 1 << 20),
+        blksize: a
+            .blksize
+            .next_power_of_two()
+            .clamp(512, largest_block(a.mode)),
     }
 }
 

@@ -27,6 +27,8 @@ struct Writer {
 #[derive(Default)]
 pub struct Writers {
     open: Mutex<HashMap<u64, Writer>>,
+    /// How many nodes that are: who only reads and lists pays for no lock.
+    count: AtomicUsize,
     failures: AtomicUsize,
     /// Writes that arrived, to tell a slow write-out from a stuck one.
     arrived: AtomicU64,
@@ -45,6 +47,7 @@ impl Writers {
         let w = open.entry(node).or_default();
         w.handles += 1;
         w.generation = generation;
+        self.count.store(open.len(), Ordering::SeqCst);
     }
 
     /// Every node that is open for writing, with its generation.
@@ -84,12 +87,13 @@ impl Writers {
                 self.failures.fetch_sub(1, Ordering::Relaxed);
             }
             open.remove(&node);
+            self.count.store(open.len(), Ordering::SeqCst);
         }
     }
 
     /// Whether the kernel may have data of the node that are not here yet.
     pub fn is_open(&self, node: u64) -> bool {
-        self.lock().contains_key(&node)
+        self.count.load(Ordering::SeqCst) != 0 && self.lock().contains_key(&node)
     }
 
     /// Pages of the node could not be written back. True if that was not known yet.
@@ -134,7 +138,9 @@ impl Writers {
 
     /// Forgets all files.
     pub fn clear(&self) {
-        self.lock().clear();
+        let mut open = self.lock();
+        open.clear();
+        self.count.store(0, Ordering::SeqCst);
         self.failures.store(0, Ordering::Relaxed);
     }
 }
@@ -162,8 +168,11 @@ mod tests {
         assert!(w.fail(7, Errno::EIO));
         w.released(7);
         assert!(w.is_open(7));
+        w.opened(8, 2);
         w.released(7);
-        assert!(!w.is_open(7));
+        assert!(!w.is_open(7) && w.is_open(8));
+        w.clear();
+        assert!(!w.is_open(8));
         assert_eq!(w.failures.load(Ordering::Relaxed), 0);
         w.released(7);
     }

@@ -174,3 +174,47 @@ fn access_times_of_listings() {
     moved("each time again", [true, true, true]);
     rig.stop();
 }
+
+/// Programs size their buffers by the block size of the directory, and the kernel asks for as many names with
+/// attributes as fit.
+#[test]
+fn large_directories_are_listed_in_small_pieces() {
+    let Some(mut rig) = Rig::as_root("listings-pieces") else {
+        return;
+    };
+    let disk = rig.image("a", 256 << 20);
+    rig.start();
+    let root = rig.mnt();
+    rig.zpool(&["create", "-m", root.to_str().unwrap(), "tank", &disk]);
+    let dir = root.join("dir");
+    fs::create_dir(&dir).unwrap();
+    let images = Path::new(&disk).parent().unwrap().to_str().unwrap();
+    // All in one block of 128 KiB.
+    let expected: Names = (0..1500).map(|n| format!("name{n:04}")).collect();
+    for name in &expected {
+        fs::write(dir.join(name), b"").unwrap();
+    }
+    fs::write(root.join("large"), vec![1; 1 << 20]).unwrap();
+    assert_eq!(
+        fs::metadata(root.join("large")).unwrap().blksize(),
+        128 << 10
+    );
+    let list = || {
+        for _ in 0..5 {
+            let mut dir = open(&dir);
+            assert_eq!(names(&mut dir), expected);
+        }
+    };
+    for when in ["warm", "cold"] {
+        let block = fs::metadata(&dir).unwrap().blksize();
+        assert!((512..=16 << 10).contains(&block), "{when}: {block}");
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(list);
+            }
+        });
+        rig.zpool(&["export", "tank"]);
+        rig.zpool(&["import", "-d", images, "tank"]);
+    }
+    rig.stop();
+}

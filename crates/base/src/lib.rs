@@ -13,6 +13,7 @@ pub mod ranges;
 pub mod sizes;
 pub mod sync;
 pub mod txg;
+pub mod waits;
 
 pub use data::Data;
 pub use error::{io_text, Cause, Error, Kind, Result};

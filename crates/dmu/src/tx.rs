@@ -476,6 +476,11 @@ impl Dmu {
             }
         }
         let mut g = self.lock();
+        if g.closing && g.stopped.is_none() {
+            drop(g);
+            base::waits::about_to_wait();
+            g = self.lock();
+        }
         while g.closing && g.stopped.is_none() {
             g = self.gate_cv.wait_acquire(g);
         }

@@ -346,6 +346,7 @@ impl env::Cpu for LinuxCpu {
     }
 
     fn par_io(&self, n: usize, job: &(dyn Fn(usize) + Sync)) {
+        base::waits::about_to_wait();
         self.waiting.par_for(n, job);
     }
 

@@ -8,8 +8,9 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// A transfer or flush of this process.
 pub(crate) struct Use(());
 
-/// One begins; it ends when what is returned is dropped.
+/// One begins, and the thread waits for it; it ends when what is returned is dropped.
 pub(crate) fn begin() -> Use {
+    base::waits::about_to_wait();
     UNDER_WAY.fetch_add(1, Relaxed);
     USED.store(true, Relaxed);
     Use(())

@@ -1,5 +1,6 @@
 //! How long the kernel may cache entries, attributes and pages.
 
+use crate::data::O_DIRECT;
 use std::time::Duration;
 
 /// Restrictions by the administrator. Without them the kernel keeps everything as long as it likes,
@@ -44,6 +45,17 @@ impl Caching {
             (true, _) => DIRECT_IO,
             (false, true) => KEEP_CACHE,
             (false, false) => 0,
+        }
+    }
+
+    /// What the kernel is told beside when it opens a file with O_DIRECT that it caches nothing of: writes to different
+    /// places of it need not wait for each other. Who opens a file without that flag counts on large writes being whole, and the
+    /// kernel sends them in parts.
+    pub(crate) fn side_by_side(pages: u32, open_flags: i32) -> u32 {
+        use fuse::abi::fopen::{DIRECT_IO, PARALLEL_DIRECT_WRITES};
+        match pages & DIRECT_IO != 0 && open_flags & O_DIRECT != 0 {
+            true => PARALLEL_DIRECT_WRITES,
+            false => 0,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Opening, reading and writing files, and the effects of the kernel's page cache on them.
 
 use crate::adapter::{Adapter, Node, Result};
+use crate::caching::Caching;
 use crate::convert::cred;
 use crate::gate::Running;
 use crate::writers::WRITER;
@@ -23,7 +24,7 @@ const O_WRONLY: i32 = 1;
 pub(crate) const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10000;
-const O_DIRECT: i32 = 0o40000;
+pub(crate) const O_DIRECT: i32 = 0o40000;
 pub(crate) const O_NOATIME: i32 = 0o1000000;
 
 /// Whether an open description may write.
@@ -119,14 +120,15 @@ impl Adapter {
             let _ = n.inval_inode(node, -1, 0);
         }
         self.nodes.opened(node);
-        Ok(self.opened(zfs, writes))
+        Ok(self.opened(zfs, args.flags))
     }
 
-    /// The answer for an object of the head that was opened.
-    pub(crate) fn opened(&self, zfs: &Zfs, writes: bool) -> Opened {
+    /// The answer for an object of the head that was opened with these flags.
+    pub(crate) fn opened(&self, zfs: &Zfs, flags: i32) -> Opened {
+        let pages = self.caching.pages(zfs.props().direct, true);
         Opened {
-            fh: if writes { WRITER } else { 0 },
-            flags: self.caching.pages(zfs.props().direct, true),
+            fh: if writes(flags) { WRITER } else { 0 },
+            flags: pages | Caching::side_by_side(pages, flags),
         }
     }
 

@@ -199,7 +199,10 @@ impl Filesystem for Adapter {
         let writes = writes(args.flags);
         let (zfs, dir) = self.head(req, parent)?;
         let z = zfs.create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
-        Ok((self.entry_open(&zfs, &z, writes), self.opened(&zfs, writes)))
+        Ok((
+            self.entry_open(&zfs, &z, writes),
+            self.opened(&zfs, args.flags),
+        ))
     }
 
     fn tmpfile(
@@ -214,7 +217,10 @@ impl Filesystem for Adapter {
         let writes = writes(args.flags);
         let (zfs, dir) = self.head(req, parent)?;
         let z = zfs.tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
-        Ok((self.entry_open(&zfs, &z, writes), self.opened(&zfs, writes)))
+        Ok((
+            self.entry_open(&zfs, &z, writes),
+            self.opened(&zfs, args.flags),
+        ))
     }
 
     fn read(

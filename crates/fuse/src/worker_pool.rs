@@ -460,12 +460,14 @@ thread_local! {
 }
 
 pub(crate) fn set_serving(session: Option<Weak<dyn Watched>>) {
+    base::waits::tell(about_to_block);
     SERVING.with(|s| *s.borrow_mut() = session);
 }
 
 /// Says that the current thread is going to wait: for a disk, a transaction group, a lock held
 /// during either. On a thread that serves requests this makes sure, at once, that another one
-/// listens meanwhile (otherwise that is noticed within a millisecond). Elsewhere it does nothing.
+/// listens meanwhile (otherwise that is noticed within a millisecond). Elsewhere it does nothing. The rooms of the
+/// engine say so by [`base::waits::about_to_wait`].
 pub fn about_to_block() {
     SERVING.with(|s| {
         if let Some(session) = s.borrow().as_ref().and_then(Weak::upgrade) {

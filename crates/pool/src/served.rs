@@ -83,6 +83,7 @@ impl Pool {
     /// Errors: the pool is stopped; or it waits for its devices, and `along` says that the caller does
     /// not wait along.
     pub(crate) fn await_served(&self, txg: Txg, along: Along) -> Result<bool> {
+        base::waits::about_to_wait();
         let me = std::thread::current().id();
         let mut thread = self.service.lock();
         if thread.is_none_or(|t| t == me) {

@@ -66,3 +66,49 @@ fn a_buffered_read_after_an_asynchronous_direct_write_sees_it() {
     rig.zpool(&["export", "tank"]);
     rig.stop();
 }
+
+/// With `direct=always` the kernel sends writes of one file side by side, if the file was opened with O_DIRECT.
+#[test]
+fn direct_writes_side_by_side_all_arrive() {
+    let Some(rig) = Rig::new("direct-side-by-side") else {
+        return;
+    };
+    let (mut rig, mnt) = rig.with_tank(256 << 20);
+    rig.zfs(&["set", "direct=always", "tank"]);
+    let path = mnt.join("f");
+    let pieces = 40 * WRITERS;
+    std::fs::write(&path, vec![0xff; pieces as usize / 2 * PIECE]).unwrap();
+    let open = || {
+        let mut o = File::options();
+        o.read(true).write(true).custom_flags(O_DIRECT);
+        o.open(&path).unwrap()
+    };
+    let byte = |piece: u64| (piece % 251) as u8 + 1;
+    let file = open();
+    std::thread::scope(|s| {
+        for w in 0..WRITERS {
+            let file = &file;
+            s.spawn(move || {
+                // Half of them beyond the end. Twice, in one record of 128 KiB and one after the other.
+                for piece in (w..pieces).step_by(WRITERS as usize) {
+                    let bytes = vec![byte(piece); PIECE];
+                    for _ in 0..2 {
+                        let at = piece * PIECE as u64;
+                        let done = fuse::testing::aio_write(file, at, &bytes).unwrap();
+                        assert_eq!(done, PIECE);
+                    }
+                }
+            });
+        }
+    });
+    drop(file);
+    rig.zpool(&["export", "tank"]);
+    let images = rig.disks().to_str().unwrap().to_string();
+    rig.zpool(&["import", "-d", &images, "tank"]);
+    let all = std::fs::read(&path).unwrap();
+    assert_eq!(all.len(), pieces as usize * PIECE);
+    for (n, piece) in all.chunks(PIECE).enumerate() {
+        assert!(piece.iter().all(|b| *b == byte(n as u64)), "piece {n}");
+    }
+    rig.stop();
+}

@@ -24,6 +24,9 @@ impl Flight {
         if self.pilot == thread::current().id() {
             return None;
         }
+        if self.landed.acquire().is_none() {
+            base::waits::about_to_wait();
+        }
         let mut landed = self.landed.acquire();
         loop {
             if let Some(b) = landed.as_ref() {

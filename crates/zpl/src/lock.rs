@@ -45,6 +45,7 @@ impl RangeLock {
         };
         if !free(&g) {
             g.waiting.push((start, end, writer, ticket));
+            base::waits::about_to_wait();
             while !free(&g) {
                 g = self.freed.wait_acquire(g);
             }
@@ -88,8 +89,14 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::Arc;
 
+    thread_local! {
+        /// How often this thread said that it is about to wait.
+        static SAID: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
     #[test]
     fn excludes_only_what_overlaps() {
+        base::waits::tell(|| SAID.with(|s| s.set(s.get() + 1)));
         let l = Arc::new(RangeLock::default());
         let a = l.write(0, 10);
         let b = l.write(10, 20);
@@ -100,14 +107,23 @@ mod tests {
             let (l, got) = (l.clone(), got.clone());
             std::thread::spawn(move || {
                 let _g = l.write(5, 6);
+                assert_eq!(SAID.with(std::cell::Cell::get), 1);
                 got.store(true, Ordering::SeqCst);
             })
         };
         assert!(!got.load(Ordering::SeqCst));
+        while l.inner.acquire().waiting.is_empty() {
+            std::thread::yield_now();
+        }
         drop((b, r1, r2));
         drop(a);
         t.join().unwrap();
         assert!(got.load(Ordering::SeqCst));
+        assert_eq!(
+            SAID.with(std::cell::Cell::get),
+            0,
+            "what is free is not waited for"
+        );
         let _all = l.whole();
     }
 

@@ -270,6 +270,7 @@ impl Zfs {
 
     /// Makes what the log has of the object durable, and tells what is lost of it.
     pub(crate) fn commit(&self, object: Option<u64>) -> Result<()> {
+        base::waits::about_to_wait();
         self.log().commit(object)?;
         self.told_of_losses(object)
     }

@@ -16,6 +16,9 @@
 //! Whoever may not open that file helps himself to half of it: while requests come, one thread of
 //! the process looks for the next request for up to [`SPIN`] before it sleeps, as long as that is
 //! not in vain too often. (With processors that do not sleep it is no gain.)
+//!
+//! So does root where the kernel has no cpuidle driver, as in many virtual machines ([`DRIVER`] says `none`): then
+//! every idle processor halts, whatever is written to that file.
 
 use base::sync::MutexExt;
 use std::fs::File;
@@ -27,6 +30,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 const FILE: &str = "/dev/cpu_dma_latency";
+/// The driver that puts processors to sleep; it alone looks at [`FILE`].
+const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 /// The kernel's value for "no matter" (µs).
 const NO_MATTER: i32 = 2_000_000_000;
 /// Looks of the sentinel that are remembered.
@@ -141,10 +146,14 @@ fn wakeup_latency() -> std::sync::MutexGuard<'static, WakeupLatency<File>> {
 /// `devices_used` tells whether devices were used since it was last asked: then processors do not
 /// poll.
 ///
-/// Errors: `/dev/cpu_dma_latency` cannot be opened or written; then threads look for requests for a
+/// Errors: `/dev/cpu_dma_latency` cannot be opened or written, or has no effect; then threads look for requests for a
 /// moment before they sleep.
 pub fn limit_wakeup_latency(latency: u32, devices_used: fn() -> bool) -> io::Result<()> {
     wakeup_latency().devices_used = devices_used;
+    if has_no_driver(std::fs::read_to_string(DRIVER)) {
+        let why = "has no effect, since the kernel has no cpuidle driver";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
     let latency = i32::try_from(latency).map_or(NO_MATTER, |l| l.min(NO_MATTER));
     let file = File::options().write(true).open(FILE)?;
     change_to(WakeupLatency {
@@ -152,6 +161,11 @@ pub fn limit_wakeup_latency(latency: u32, devices_used: fn() -> bool) -> io::Res
         ..WakeupLatency::asking(file, latency)?
     });
     Ok(())
+}
+
+/// Whether the kernel says that it has none. Where it does not say, as in a container without sysfs, it may have one.
+fn has_no_driver(says: io::Result<String>) -> bool {
+    says.is_ok_and(|driver| driver.trim() == "none")
 }
 
 /// From now on nothing is done about processors that sleep; threads do not spin either.
@@ -236,6 +250,25 @@ mod tests {
         words
             .map(|w| i32::from_ne_bytes(w.try_into().unwrap()))
             .collect()
+    }
+
+    #[test]
+    fn what_has_no_effect_is_not_asked_for() {
+        for (says, none) in [
+            ("none\n", true),
+            ("intel_idle\n", false),
+            ("haltpoll", false),
+        ] {
+            assert_eq!(has_no_driver(Ok(says.into())), none, "{says}");
+        }
+        assert!(!has_no_driver(Err(io::ErrorKind::NotFound.into())));
+        // As it is on this machine.
+        let none = has_no_driver(std::fs::read_to_string(DRIVER));
+        let asked = limit_wakeup_latency(u32::MAX, never);
+        if none {
+            assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::Unsupported);
+            assert!(matches!(wakeup_latency().means, Means::Spin));
+        }
     }
 
     #[test]

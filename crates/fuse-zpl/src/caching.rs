@@ -48,9 +48,9 @@ impl Caching {
         }
     }
 
-    /// What the kernel is told beside when it opens a file with O_DIRECT that it caches nothing of: writes to different
-    /// places of it need not wait for each other. Who opens a file without that flag counts on large writes being whole, and the
-    /// kernel sends them in parts.
+    /// What the kernel is told beside when it opens a file with O_DIRECT that it caches nothing of: writes to
+    /// different places of it need not wait for each other. Who opens a file without that flag counts on large
+    /// writes being whole, and the kernel sends them in parts.
     pub(crate) fn side_by_side(pages: u32, open_flags: i32) -> u32 {
         use fuse::abi::fopen::{DIRECT_IO, PARALLEL_DIRECT_WRITES};
         match pages & DIRECT_IO != 0 && open_flags & O_DIRECT != 0 {

@@ -2,12 +2,12 @@
 //! compressed in vain.
 //!
 //! After [`FAILED`] blocks in a row that did not shrink, samples of a block decide whether the whole is
-//! tried. Every [`AGAIN`]th block is tried whatever its samples say, and one that shrinks ends the run. So a file that begins with
-//! noise and goes on with text is compressed from its first block of text on, as a rule, and after [`AGAIN`]
-//! blocks at the latest.
+//! tried. Every [`AGAIN`]th block is tried whatever its samples say, and one that shrinks ends the run. So a file
+//! that begins with noise and goes on with text is compressed from its first block of text on, as a rule, and after
+//! [`AGAIN`] blocks at the latest.
 //!
-//! The history decides whether compressing is tried, never what is stored: a block that was tried is stored by the same
-//! rule as ever. It is in memory only, and begins anew with each hold of the object.
+//! The history decides whether compressing is tried, never what is stored: a block that was tried is stored by the
+//! same rule as ever. It is in memory only, and begins anew with each hold of the object.
 
 use codec::compress;
 use disk::Compression;

@@ -122,7 +122,8 @@ fn a_block_that_its_samples_hide_is_found_within_32() {
     }
 }
 
-/// Equal blocks of a dedup table, and those of a nop-write, must be stored equally. Metadata is too small a part to matter.
+/// Equal blocks of a dedup table, and those of a nop-write, must be stored equally. Metadata is too small a part to
+/// matter.
 #[test]
 fn blocks_of_dedup_tables_and_metadata_are_always_tried() {
     let plain = spec(Compression::LZ4);

@@ -16,8 +16,8 @@ const CHEAPER_FIRST: i32 = 3;
 const CHEAPER_FROM: usize = 128 << 10;
 
 /// Whether a piece from the beginning or from the middle of a block shrinks by about a tenth. Algorithms that
-/// count bits look for frequent bytes too, so zstd looks at samples for them, LZ4 for the others. True if the block is too
-/// short for samples.
+/// count bits look for frequent bytes too, so zstd looks at samples for them, LZ4 for the others. True if the
+/// block is too short for samples.
 pub fn sample_shrinks(alg: Compression, src: &[u8]) -> bool {
     let piece = (src.len() / PART).clamp(SHORTEST, LONGEST);
     if src.len() < 2 * PIECES * piece {

@@ -96,7 +96,7 @@ impl Adapter {
         if self.stale.is_told(req, node) {
             self.writers.opened(node, z.gen as u32);
             self.nodes.opened(node);
-            return Ok(self.opened(zfs, true));
+            return Ok(self.opened(zfs, true, args.flags));
         }
         zfs.open_file(z, acc != O_WRONLY, acc != O_RDONLY, append, truncate, &c)?;
         if truncate {
@@ -120,14 +120,14 @@ impl Adapter {
             let _ = n.inval_inode(node, -1, 0);
         }
         self.nodes.opened(node);
-        Ok(self.opened(zfs, args.flags))
+        Ok(self.opened(zfs, writes, args.flags))
     }
 
-    /// The answer for an object of the head that was opened with these flags.
-    pub(crate) fn opened(&self, zfs: &Zfs, flags: i32) -> Opened {
+    /// The answer for an object of the head that was opened with these flags, perhaps for writing.
+    pub(crate) fn opened(&self, zfs: &Zfs, writer: bool, flags: i32) -> Opened {
         let pages = self.caching.pages(zfs.props().direct, true);
         Opened {
-            fh: if writes(flags) { WRITER } else { 0 },
+            fh: if writer { WRITER } else { 0 },
             flags: pages | Caching::side_by_side(pages, flags),
         }
     }

@@ -201,7 +201,7 @@ impl Filesystem for Adapter {
         let z = zfs.create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
         Ok((
             self.entry_open(&zfs, &z, writes),
-            self.opened(&zfs, args.flags),
+            self.opened(&zfs, writes, args.flags),
         ))
     }
 
@@ -219,7 +219,7 @@ impl Filesystem for Adapter {
         let z = zfs.tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
         Ok((
             self.entry_open(&zfs, &z, writes),
-            self.opened(&zfs, args.flags),
+            self.opened(&zfs, writes, args.flags),
         ))
     }
 

@@ -32,7 +32,10 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolHistory { .. }
         | Request::Diff { .. }
         | Request::MountAll { .. } => Shape::Parts,
-        Request::Send(_) | Request::Receive(_) | Request::VolumeRead { .. } => Shape::Stream,
+        Request::Send(_)
+        | Request::Receive(_)
+        | Request::VolumeRead { .. }
+        | Request::FileRead { .. } => Shape::Stream,
         Request::Ping {}
         | Request::Version {}
         | Request::Stop {}
@@ -95,7 +98,7 @@ fn shape(r: &Request) -> Shape {
 /// Requests with long answers, as they are made here.
 fn long() -> Vec<Request> {
     let get = DatasetGet {
-        roots: vec!["tank/a".into(); 3_000],
+        roots: vec!["tank/a".into()],
         kinds: vec![DatasetKind::Filesystem],
         props: Select::All,
         ..DatasetGet::default()
@@ -133,6 +136,11 @@ fn long() -> Vec<Request> {
             volume: "tank/v".into(),
             offset: 0,
             length: None,
+        },
+        Request::FileRead {
+            dataset: "tank/a".into(),
+            path: Bytes(b"/large".to_vec()),
+            wanted: FileWanted::Content,
         },
     ]
 }
@@ -221,6 +229,16 @@ fn nobody_waits_for_a_caller_that_does_not_go_on() {
     rig.sh(&format!("zfs send tank/a@2 >{}", whole.display()));
     let whole = fs::read(whole).unwrap();
     let mut client = Client::connect_at(rig.socket()).unwrap().unwrap();
+    // More than a socket takes.
+    let wide = Request::DatasetSet {
+        dataset: "tank/a".into(),
+        props: (0..60)
+            .map(|n| (format!("test:{n}"), "x".repeat(8_000)))
+            .collect(),
+        no_remount: false,
+        command: String::new(),
+    };
+    client.call(&wide).unwrap();
     let mut n = 0;
     for request in long() {
         assert_ne!(shape(&request), Shape::Short);

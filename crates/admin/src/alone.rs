@@ -196,7 +196,7 @@ impl Door for MemoryDoor {
             entry: Arc::downgrade(m.entry),
             places: self.places.clone(),
             options: Mutex::new(options.clone()),
-            owner: m.user,
+            owner: m.user.or(m.place_of),
             gone: AtomicBool::new(false),
         };
         m.entry.add_mount(Mounted::new(

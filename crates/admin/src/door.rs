@@ -78,6 +78,9 @@ pub struct Mounting<'a> {
     /// The ordinary user it is mounted for: the directory must be this user's, or be made in one of this
     /// user's.
     pub user: Option<u32>,
+    /// The ordinary user who has set the mount point ([`crate::datasets::setters`]): the directory must be this user's also where
+    /// the owner mounts.
+    pub place_of: Option<u32>,
     /// It was unmounted by somebody else, but is still in use there.
     pub still: Option<Arc<Mounted>>,
 }
@@ -86,13 +89,20 @@ impl Mounting<'_> {
     /// Opens the file system: once it is sure that there is a place for it.
     pub fn open(&self) -> Result<(Arc<Head>, MountOptions)> {
         let head = Head::open(&self.entry.pool, self.ds, &self.temporary)?;
-        let options = mounts::mount_options(self.ds, &head.zfs().props(), &self.temporary)?;
+        let props = head.zfs().props();
+        let at = (&*self.entry.pool, &**self.ds);
+        let options = mounts::mount_options(at, &props, &self.temporary, self.is_shared())?;
         Ok((head, options))
+    }
+
+    /// Whether it is root's process that mounts, for all users.
+    fn is_shared(&self) -> bool {
+        self.admin.process.user().0 == 0
     }
 
     /// What holds from now on for a file system that is still open.
     pub fn wanted(&self, head: &Head) -> Result<(Props, MountOptions)> {
-        mounts::wanted(&self.entry.pool, head, &self.temporary)
+        mounts::wanted(&self.entry.pool, head, &self.temporary, self.is_shared())
     }
 }
 

@@ -256,6 +256,13 @@ fn of_record(r: &NvList) -> Vec<Pair> {
         .collect()
 }
 
+/// Takes out of an event what the history of the pool says, which is for its owner.
+pub fn without_history(event: &mut Event) {
+    event
+        .pairs
+        .retain(|(name, _)| !name.starts_with("history_"));
+}
+
 /// What is told of a vdev, and of the group it is in.
 pub fn of_vdev(pool: &Pool, v: &Vdev) -> Vec<Pair> {
     let mut out = of_leaf(v);

@@ -1,5 +1,6 @@
 //! Mounted file systems: their mount points and options, and changes of these.
 
+use crate::datasets::setters;
 use crate::door::{Atime, Mount, MountOptions, Mounting};
 use crate::errors;
 use crate::head::{zpl_props, Head};
@@ -46,18 +47,26 @@ impl Deref for Mounted {
 }
 
 /// What holds for the mount of a file system, from its properties and the overrides of the mount.
+/// `shared`: it is mounted for others than the user of this process ([`setters::is_distrusted`] counts).
 pub(crate) fn mount_options(
-    ds: &Dataset,
+    (pool, ds): (&Pool, &Dataset),
     p: &Props,
     temporary: &[(String, String)],
+    shared: bool,
 ) -> Result<MountOptions> {
     let on = |prop: &str| values::number(ds, prop, temporary).map(|v| v != 0);
+    // What cannot be told is not trusted.
+    let distrusted = shared && setters::is_distrusted(pool, ds).unwrap_or(true);
+    let power = |prop: &str| -> Result<bool> {
+        let said = || values::option(temporary, prop) == Some("on");
+        Ok(on(prop)? && (!distrusted || said() || setters::is_allowed(ds, prop)?))
+    };
     let option = |name: &str| values::option(temporary, name).is_some_and(|v| v == "on");
     let contexts = temporary.iter().filter(|(n, _)| n == "context");
     Ok(MountOptions {
         read_only: p.readonly,
-        nosuid: !on("setuid")?,
-        nodev: !on("devices")?,
+        nosuid: !power("setuid")?,
+        nodev: !power("devices")?,
         noexec: !on("exec")?,
         atime: match (p.atime, p.relatime) {
             (false, _) => Atime::Noatime,
@@ -77,9 +86,10 @@ pub(crate) fn wanted(
     pool: &Pool,
     head: &Head,
     temporary: &[(String, String)],
+    shared: bool,
 ) -> Result<(Props, MountOptions)> {
     let p = zpl_props(pool, &head.ds, temporary)?;
-    let options = mount_options(&head.ds, &p, temporary)?;
+    let options = mount_options((pool, &head.ds), &p, temporary, shared)?;
     Ok((p, options))
 }
 
@@ -122,6 +132,10 @@ impl Admin {
             return Ok(false);
         };
         let overlay = overlay || values::number(ds, "overlay", &temporary)? != 0;
+        // A directory of somebody else is not covered by what a user has given its name.
+        let named = user.is_none() && setters::is_named_by_others(ds)?;
+        let overlay = overlay && !named;
+        let place_of = setters::of_mountpoint(ds)?;
         let root = entry.altroot.as_deref();
         let own = root.and_then(|r| place.path.strip_prefix(r).ok());
         let own = own.unwrap_or(&place.path);
@@ -147,6 +161,7 @@ impl Admin {
             temporary,
             overlay,
             user,
+            place_of,
             still: None,
         })?;
         Ok(true)
@@ -222,6 +237,11 @@ impl Mounted {
 
     /// Mounts it again as it was.
     pub fn mount_again(&self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) -> Result<()> {
+        let place = admin.mountpoint(entry, &self.ds)?;
+        let place_of = match place.is_some_and(|p| p.path == self.path) {
+            true => setters::of_mountpoint(&self.ds)?,
+            false => None,
+        };
         mount(Mounting {
             admin,
             entry,
@@ -231,6 +251,7 @@ impl Mounted {
             temporary: self.temporary(),
             overlay: true,
             user: self.user,
+            place_of,
             still: None,
         })
     }
@@ -249,7 +270,7 @@ impl Mounted {
     /// Properties changed: what can follow at once does. Mount options of the kernel follow where
     /// remounting is allowed.
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
-        let (p, options) = wanted(pool, self, &self.temporary())?;
+        let (p, options) = wanted(pool, self, &self.temporary(), !self.mount.is_fixed())?;
         self.follow(pool, p, !self.zfs().props().readonly);
         let mut told = self.options.acquire();
         if told.same_for_kernel(&options) {
@@ -296,7 +317,7 @@ impl Mounted {
     /// `zfs mount -o remount,…`: other overrides instead of those there are. `Kind::Busy` if the
     /// mount is to become read-only while files are open for writing; nothing has changed then.
     pub fn change(&self, pool: &Pool, temporary: Vec<(String, String)>) -> Result<()> {
-        let (p, options) = wanted(pool, self, &temporary)?;
+        let (p, options) = wanted(pool, self, &temporary, !self.mount.is_fixed())?;
         let mut told = self.options.acquire();
         let (writable, was_writable) = (!p.readonly, !self.zfs().props().readonly);
         let asked = temporary.iter().rev().find(|(n, _)| n == "readonly");

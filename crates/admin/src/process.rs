@@ -53,6 +53,12 @@ pub trait Process: Send + Sync {
     /// Effective user and group.
     fn user(&self) -> (u32, u32);
 
+    /// The user whom the machine has given a user id: that of the administrator's list of subordinate ids, else the id itself.
+    /// What a user may have at a time counts for all of these together.
+    fn account(&self, uid: u32) -> u32 {
+        uid
+    }
+
     /// Name of another process, if it is known.
     fn command(&self, pid: i32) -> Option<String>;
 

@@ -143,6 +143,11 @@ impl Streams {
         self.list.acquire().contains_key(&object)
     }
 
+    /// The datasets that are filled.
+    pub fn objects(&self) -> Vec<u64> {
+        self.list.acquire().keys().copied().collect()
+    }
+
     /// Whether there is any.
     pub fn any(&self) -> bool {
         !self.list.acquire().is_empty()

@@ -65,7 +65,7 @@ impl World {
             props: Select::These(vec![prop.into()]),
             listsnapshots: false,
         };
-        let mut got = get::get(&self.admin, &ask, &mut |_| Ok(())).unwrap();
+        let mut got = get::get(&self.admin, ROOT, &ask, &mut |_| Ok(())).unwrap();
         got.found.remove(0).props.remove(0).value
     }
 
@@ -256,7 +256,7 @@ fn all_names(w: &World) -> Vec<String> {
         listsnapshots: false,
     };
     let mut names = Vec::new();
-    let last = get::get(&w.admin, &ask, &mut |part| {
+    let last = get::get(&w.admin, ROOT, &ask, &mut |part| {
         names.extend(part.found.into_iter().map(|d| d.name));
         Ok(())
     });

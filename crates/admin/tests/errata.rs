@@ -75,7 +75,9 @@ impl World {
             tree: true,
             ..PoolGet::default()
         };
-        pools::get::get(&self.admin, &ask).found[0].facts.errata
+        pools::get::get(&self.admin, admin::commands::ROOT, &ask).found[0]
+            .facts
+            .errata
     }
 
     fn encrypted(&self, name: &str) -> admin::Answer<api::Created> {

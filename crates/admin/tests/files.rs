@@ -2,9 +2,9 @@
 
 use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::{Commands, ROOT};
-use admin::datasets::{files, mount, rights};
+use admin::datasets::{files, mount, permissions, rights};
 use admin::{pools, Admin, Answer};
-use api::{FileWanted, Peer};
+use api::{Delegate, Delegation, FileWanted, Peer};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -40,6 +40,13 @@ fn world() -> Arc<Admin> {
     let admin = Admin::new(env, alone::settings(), door, process);
     pools::create::create(&admin, ROOT, alone::pool_on("p", "/dev/a")).unwrap();
     Commands(admin.clone()).create("p/a", &[]).unwrap();
+    let list = [Delegation {
+        to: Delegate::User(u64::from(USER.uid)),
+        local: false,
+        descendent: false,
+        permissions: vec!["mount".into()],
+    }];
+    permissions::allow(&admin, ROOT, "p/a", &list, String::new()).unwrap();
     let all = admin.find("p").unwrap().all_mounts();
     let m = all.iter().find(|m| m.path == Path::new("/p/a")).unwrap();
     let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
@@ -93,6 +100,20 @@ fn files_are_read_whether_mounted_or_not_and_in_snapshots() {
         "{text}"
     );
     assert!(text.contains(" line\\012break\n"), "{text}");
+}
+
+#[test]
+fn who_may_not_mount_reads_nothing() {
+    let admin = world();
+    let other = Peer {
+        uid: 1001,
+        gid: 50,
+        pid: 7,
+    };
+    for wanted in [FileWanted::Names, FileWanted::Content, FileWanted::Archive] {
+        let e = read(&admin, other, "p/a", "/open/file", wanted).unwrap_err();
+        assert_eq!(e.code, base::Kind::NotPermitted.errno(), "{e:?}");
+    }
 }
 
 #[test]

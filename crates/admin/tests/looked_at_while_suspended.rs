@@ -69,13 +69,28 @@ fn look(admin: &Arc<Admin>, asks: &dyn Fn(&'static str)) {
     };
     asks("zpool list");
     let names = ["size", "health", "freeing", "checkpoint", "dedupratio"].map(String::from);
-    let found = pools::get(admin, &ask(false, false, Select::These(names.into()))).found;
+    let found = pools::get(
+        admin,
+        ::admin::commands::ROOT,
+        &ask(false, false, Select::These(names.into())),
+    )
+    .found;
     assert_eq!(found[0].health, "SUSPENDED");
     asks("zpool status -v");
-    let found = pools::get(admin, &ask(true, true, Select::Nothing)).found;
+    let found = pools::get(
+        admin,
+        ::admin::commands::ROOT,
+        &ask(true, true, Select::Nothing),
+    )
+    .found;
     assert!(found[0].facts.suspended && found[0].tree.is_some());
     asks("zpool get all");
-    let found = pools::get(admin, &ask(false, false, Select::All)).found;
+    let found = pools::get(
+        admin,
+        ::admin::commands::ROOT,
+        &ask(false, false, Select::All),
+    )
+    .found;
     let failmode = found[0].props.iter().find(|p| p.name == "failmode");
     assert_eq!(failmode.unwrap().value, Value::Text("continue".into()));
     for (words, props) in [("zfs list", false), ("zfs get all", true)] {
@@ -95,7 +110,7 @@ fn look(admin: &Arc<Admin>, asks: &dyn Fn(&'static str)) {
             },
             listsnapshots: true,
         };
-        let got = datasets::get(admin, &ask, &mut |_| Ok(())).unwrap();
+        let got = datasets::get(admin, ::admin::commands::ROOT, &ask, &mut |_| Ok(())).unwrap();
         assert!(
             !got.found.is_empty() || !got.failed.is_empty(),
             "no answer to {words}"

@@ -76,7 +76,7 @@ pub fn serve(listener: UnixListener, handler: Arc<dyn Handler>) {
         };
         // What goes wrong with a connection concerns nobody but its caller, who sees it himself.
         let Ok(peer) = peer_of(&stream) else { continue };
-        let Ok(guard) = room.enter(peer.uid, &stream) else {
+        let Ok(guard) = room.enter(crate::accounts::account(peer.uid), &stream) else {
             let _ = refuse(stream);
             continue;
         };

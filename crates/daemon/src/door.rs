@@ -63,6 +63,14 @@ pub struct FuseMount {
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
+/// The processes that keep a mount busy, as the end of a sentence. Other users are not told what others do.
+fn told(users: &Holders) -> String {
+    match admin::datasets::rights::is_for_stranger() {
+        true => String::new(),
+        false => users.to_string(),
+    }
+}
+
 /// The options as the kernel gets them.
 fn for_kernel(name: &str, o: &MountOptions) -> fuse::MountOptions {
     let mut k = fuse::MountOptions::new(name);
@@ -102,7 +110,7 @@ impl Door for FuseDoor {
             };
             Error::sentence(e.kind, format!("cannot mount '{name}': {text}{hint}"))
         };
-        let found = match m.user {
+        let found = match m.user.or(m.place_of) {
             None => MountPoint::find(m.path, m.root, true),
             Some(uid) => MountPoint::find_for(m.path, m.root, &walker(uid)),
         };
@@ -198,7 +206,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
     let (props, options) = ask.wanted(&still.head)?;
     let kernel = for_kernel(&m.ds.full_name(), &options);
     let mount = fuse::mount_again(place, &kernel, &m.notifier).map_err(|_| {
-        let busy = holders::of(&[m.mount.device()]);
+        let busy = told(&holders::of(&[m.mount.device()]));
         Error::new(
             Kind::Busy,
             format!("it was unmounted, but is still in use{busy}"),
@@ -462,7 +470,7 @@ impl FuseMount {
                 let why = match e.kind {
                     Kind::Busy => format!(
                         "pool or dataset is busy{}",
-                        holders::of(&[self.mount.device()])
+                        told(&holders::of(&[self.mount.device()]))
                     ),
                     _ => e.to_string(),
                 };
@@ -556,6 +564,7 @@ impl Mount for FuseMount {
                 Err(left) => users = left,
             }
         }
+        let users = told(&users);
         let text = format!(
             "cannot unmount '{}': it is gone from there, but still in use: by open files, or in \
              another mount namespace{users}",
@@ -567,7 +576,7 @@ impl Mount for FuseMount {
     fn leave(&self, force: bool) -> Result<Option<String>> {
         self.take_away(force)?;
         Ok(self.wait().err().map(|users| {
-            let name = self.ds.full_name();
+            let (name, users) = (self.ds.full_name(), told(&users));
             format!("'{name}' is unmounted, but still in use in another mount namespace{users}")
         }))
     }

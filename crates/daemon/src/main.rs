@@ -1,6 +1,8 @@
 //! `zfs-fuse`: serves pools as FUSE file systems, and `zpool` and `zfs` on the control socket.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod attack_tests;
 mod budget;
 mod dirty;
 mod door;

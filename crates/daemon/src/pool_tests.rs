@@ -883,7 +883,8 @@ fn snapshots_are_listed_with_few_reads() {
                 .into(),
         ),
     };
-    let got = admin::datasets::get::get(&home.admin, &ask, &mut |_| Ok(())).unwrap();
+    let got = admin::datasets::get::get(&home.admin, admin::commands::ROOT, &ask, &mut |_| Ok(()))
+        .unwrap();
     assert_eq!(got.found.len() as u64, SNAPSHOTS);
     assert!(got
         .found

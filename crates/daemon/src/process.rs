@@ -181,6 +181,10 @@ impl Process for Threads {
         (user.as_raw(), group.as_raw())
     }
 
+    fn account(&self, uid: u32) -> u32 {
+        control::accounts::account(uid)
+    }
+
     fn date(&self, seconds: u64) -> String {
         cli::time::ctime(seconds, &cli::time::zone())
     }

@@ -7,7 +7,7 @@ use crate::startup::Stop;
 use crate::transport::{Input, Outlet};
 use admin::datasets::{
     create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
-    send, set, snapshots, space,
+    rights,     send, set, snapshots, space,
 };
 use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, values, Admin, Answer, Door, Paths, Settings};
@@ -84,7 +84,7 @@ fn for_everybody(request: &Request) -> bool {
 }
 
 /// Whether a caller may make a request of the daemon of user `own`.
-fn allowed(own: u32, peer: u32, request: &Request) -> bool {
+pub fn allowed(own: u32, peer: u32, request: &Request) -> bool {
     peer == 0 || peer == own || (own == 0 && for_everybody(request))
 }
 
@@ -291,7 +291,7 @@ pub fn answer(
             };
             pools::leave(admin, peer, &pool, how, &command).map(done_but)
         }
-        Request::PoolGet(r) => Ok(Reply::Pools(pools::get::get(admin, &r))),
+        Request::PoolGet(r) => Ok(Reply::Pools(pools::get::get(admin, peer, &r))),
         Request::PoolSet {
             pool,
             props,
@@ -362,6 +362,9 @@ pub fn answer(
                 let own = ("pool".to_string(), api::EventValue::Text(pool));
                 list.retain(|e| e.pairs.contains(&own));
             }
+            if !rights::is_owner(admin, peer) {
+                list.iter_mut().for_each(admin::events::without_history);
+            }
             Ok(Reply::Events(api::Events { list, dropped }))
         }
         Request::EventsClear {} => Ok(Reply::DoneBut(format!(
@@ -386,7 +389,8 @@ fn answer_of_datasets(
 ) -> Answer<Reply> {
     match request {
         Request::DatasetGet(r) => {
-            get::get(admin, &r, &mut |part| out.send(Reply::Datasets(part))).map(Reply::Datasets)
+            get::get(admin, peer, &r, &mut |part| out.send(Reply::Datasets(part)))
+                .map(Reply::Datasets)
         }
         Request::DatasetCreate(r) => create::create(admin, peer, &r).map(Reply::Created),
         Request::DatasetDestroy(r) => destroy::destroy(admin, peer, &r).map(Reply::Destroyed),
@@ -460,7 +464,10 @@ fn answer_of_datasets(
         Request::Holds {
             snapshots,
             recursive,
-        } => look::holds(admin, &snapshots, recursive).map(Reply::Holds),
+        } => look::holds(admin, &snapshots, recursive, &mut |part| {
+            out.send(Reply::Holds(part))
+        })
+        .map(Reply::Holds),
         Request::Permissions { dataset } => {
             permissions::list(admin, &dataset).map(Reply::Permissions)
         }
@@ -621,7 +628,11 @@ impl Handler for Control {
             _ => Vec::new(),
         };
         let carried = || cancel::with(gone, || self.route(peer, request, out));
-        admin::datasets::rights::with_groups(groups, carried)
+        let owner = peer.uid == 0 || peer.uid == own;
+        rights::with_groups(groups, || match owner {
+            true => carried(),
+            false => rights::for_stranger(carried),
+        })
     }
 
     fn answered(&self) {

@@ -290,6 +290,44 @@ impl Dir {
         )
     }
 
+    /// Whether any user other than root, or any group, has one of these permissions at the head of this directory, by an entry
+    /// here or above. A set counts with all that it is anywhere between.
+    ///
+    /// Errors: as [`Dir::delegated`].
+    pub fn delegates(self: &Arc<Self>, permissions: &[&str]) -> Result<bool> {
+        if self.core.version() < VERSION {
+            return Ok(false);
+        }
+        let mut sets: BTreeSet<String> = BTreeSet::new();
+        let mut scope = Scope::Local;
+        let mut at = Some(self.clone());
+        while let Some(dir) = at {
+            let entries = dir.delegated()?;
+            let given = |e: &&Entry| match e.holder {
+                Holder::User(uid) => uid != 0 && e.scope == scope,
+                Holder::Group(_) | Holder::Everyone => e.scope == scope,
+                Holder::Creator | Holder::Set(_) => false,
+            };
+            let mut new: Vec<&str> = entries
+                .iter()
+                .filter(given)
+                .flat_map(|e| e.permissions.iter().map(String::as_str))
+                .collect();
+            new.extend(sets.clone().iter().flat_map(|set| in_set(&entries, set)));
+            while let Some(name) = new.pop() {
+                if permissions.contains(&name) {
+                    return Ok(true);
+                }
+                if name.starts_with('@') && sets.insert(name.to_string()) {
+                    new.extend(in_set(&entries, name));
+                }
+            }
+            scope = Scope::Descendent;
+            at = dir.parent();
+        }
+        Ok(false)
+    }
+
     /// What is delegated at this directory, in the order of its map. An entry comes once for its
     /// permissions and once for its sets.
     ///
@@ -318,6 +356,15 @@ impl Dir {
         }
         Ok(out)
     }
+}
+
+/// What a set holds by these entries.
+fn in_set<'a>(entries: &'a [Entry], set: &str) -> Vec<&'a str> {
+    let of_set = |e: &&Entry| matches!(&e.holder, Holder::Set(name) if name == set);
+    let found = entries.iter().filter(of_set);
+    found
+        .flat_map(|e| e.permissions.iter().map(String::as_str))
+        .collect()
 }
 
 impl Core {

@@ -103,7 +103,9 @@ impl Dataset {
     }
 
     /// Names of properties with a received value, and with `local` of those set here, each once.
-    pub(crate) fn received_names(&self, local: bool) -> Result<Vec<String>> {
+    ///
+    /// Errors: the properties cannot be read.
+    pub fn received_names(&self, local: bool) -> Result<Vec<String>> {
         let names = |own: &OwnProps| -> Vec<String> {
             let mut out: Vec<String> = own
                 .keys()

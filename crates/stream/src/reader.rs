@@ -49,6 +49,8 @@ pub struct Reader<R> {
     /// Bytes taken from the input.
     taken: u64,
     spares: Vec<Vec<u8>>,
+    /// Most bytes of a list behind a BEGIN.
+    most_list: usize,
 }
 
 impl<R: Read> Reader<R> {
@@ -62,6 +64,15 @@ impl<R: Read> Reader<R> {
             ahead: None,
             taken: 0,
             spares: Vec::new(),
+            most_list: disk::stream::MAX_LIST,
+        }
+    }
+
+    /// Refuses lists of more than so many bytes, before they are read.
+    pub fn with_lists_of(self, bytes: usize) -> Reader<R> {
+        Reader {
+            most_list: bytes,
+            ..self
         }
     }
 
@@ -215,6 +226,13 @@ impl<R: Read> Reader<R> {
         let mut payload = self.spares.pop().unwrap_or_default();
         let mut header = [0; RECORD];
         if let Record::Begin(_) = record {
+            if len > self.most_list {
+                let most = self.most_list;
+                bail!(
+                    NotPermitted,
+                    "the list of the stream has {len} bytes, more than {most}"
+                );
+            }
             while payload.len() < len {
                 let have = payload.len();
                 payload.resize(len.min(have + STEP), 0);

@@ -259,7 +259,8 @@ fn a_user_mounts_on_directories_of_his_own_only() {
             "{options}"
         );
         // Nor does another mount of it bring them back.
-        nobody(&rig, &["mount", "-o", "remount,suid,dev", "tank/m"]);
+        denied(&rig, &["mount", "-o", "remount,suid,dev", "tank/m"]);
+        nobody(&rig, &["mount", "-o", "remount,noatime", "tank/m"]);
         let options = mount_options("tank/m");
         assert!(
             options.contains("nosuid") && options.contains("nodev"),

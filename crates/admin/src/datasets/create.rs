@@ -5,7 +5,7 @@ use crate::datasets::parse::{self, Allowed};
 use crate::datasets::quota::{self, Quota};
 use crate::datasets::rights;
 use crate::datasets::volumes::{self, Shape};
-use crate::datasets::{self, mount, objsets, set, Answer};
+use crate::datasets::{self, mount, objsets, set, setters, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{cancel, errors};
 use api::{ApiError, Created, DatasetCreate, DatasetKind, Peer};
@@ -398,7 +398,7 @@ pub fn init_root(
     owner: (u32, u32),
 ) -> Result<()> {
     let ds = pool.dsl.root_dataset()?;
-    set::store_props(pool, tx, &ds, &new.stored)?;
+    set::store_props(pool, tx, &ds, &new.stored, None)?;
     let mut policy = pool.write_policy(&ds)?;
     policy.accounting_flags = os.policy().accounting_flags;
     os.set_policy(policy);
@@ -448,7 +448,9 @@ fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
             None => pool.dsl.create_fs(tx, &parent, last, args)?,
         };
         pool.dsl.give_creator(tx, &ds, who.uid)?;
-        set::store_props(pool, tx, &ds, &m.new.stored)?;
+        let by = setters::user(who);
+        setters::note_content((pool, tx), &ds, None, by)?;
+        set::store_props(pool, tx, &ds, &m.new.stored, by)?;
         if let Some(shape) = m.volume {
             let os = pool.new_objset(tx, &ds, os_type::ZVOL)?;
             volumes::create(&os, tx, shape)?;
@@ -614,12 +616,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
     let new = NewFs::parse_as(kind, &allowed, &r.props);
     drop(gate);
     let prepared = match &new {
-        Ok(new) if !r.dry_run => keys::prepare(
-            &*admin.process,
-            &new.crypt,
-            r.key.as_ref(),
-            admin.env.rng.u64(),
-        ),
+        Ok(new) if !r.dry_run => keys::prepare_for(admin, peer, &new.crypt, r.key.as_ref()),
         _ => None,
     };
     let _gate = entry.gate.acquire_read();

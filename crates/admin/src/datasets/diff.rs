@@ -223,6 +223,9 @@ pub fn diff(
         let _names = entry.names.read();
         let earlier = datasets::find(&entry, from)?;
         rights::require(admin, &entry, peer, Action::Diff, &earlier)?;
+        if let Ok(later) = datasets::find(&entry, to) {
+            rights::require(admin, &entry, peer, Action::Diff, &later)?;
+        }
     }
     if !to.contains('@') {
         write_out(&entry, to)?;

@@ -1,12 +1,14 @@
 //! Files and directories without a mount (`zfs ls`, `zfs cat`, `zfs tar`): read with the rights of the caller.
 //!
 //! 1. Nothing is written but what reading a mounted file writes (`atime`). What a mounted file system has in memory is seen.
-//! 2. The caller needs what it would need in a mount: to search every directory on the way, and to read what it asks for.
+//! 2. The caller needs the permission to mount, and what it would need in a mount: to search every directory on the way, and to
+//!    read what it asks for.
 //! 3. No lock is held while the caller takes bytes. What is replaced meanwhile (rollback, receive) ends the request.
 //! 4. Symbolic links are not followed, and file systems below are not entered.
 
 use crate::cancel;
-use crate::datasets::{self, rights, Answer};
+use crate::datasets::rights::{self, Action};
+use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::head;
 use crate::registry::{Admin, PoolEntry};
@@ -55,7 +57,11 @@ impl View {
     fn open(admin: &Admin, peer: Peer, name: &str) -> Answer<View> {
         let entry = datasets::entry_of(admin, name)?;
         let gate = entry.pass().map_err(errors::answer)?;
+        let names = entry.names.read();
         let ds = datasets::find(&entry, name)?;
+        // A file system may be where the caller cannot go, or nowhere: who may mount it could go there all the same.
+        rights::require(admin, &entry, peer, Action::Mount, &ds)?;
+        drop(names);
         let plain = |e| datasets::plain(e, name);
         if entry.objset_type(&ds).map_err(plain)? != disk::os_type::ZFS {
             return Err(ApiError::reason(

@@ -5,14 +5,16 @@ use crate::datasets::props::View;
 use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
-use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Select};
+use api::{ApiError, Dataset as Row, DatasetGet, DatasetKind, Peer, Select};
 use base::sync::ReadGuard;
 use base::Kind;
 use dsl::{Dataset, Dir};
 use std::sync::Arc;
 
-/// Datasets sent at a time.
+/// Datasets sent at a time, at most.
 const CHUNK: usize = 256;
+/// Properties sent at a time, at most: a request may ask for many of each dataset.
+const PROPS: usize = 16 << 10;
 
 type Found = api::Answer<Row>;
 
@@ -20,6 +22,9 @@ type Found = api::Answer<Row>;
 struct Walk<'a> {
     admin: &'a Admin,
     request: &'a DatasetGet,
+    peer: Peer,
+    /// Properties in `found`.
+    props: usize,
     /// Takes parts of a long answer.
     take: &'a mut dyn FnMut(Found) -> Answer<()>,
     found: Found,
@@ -32,11 +37,20 @@ struct Walk<'a> {
 
 /// `zfs list` and `zfs get`: all that is asked for. Of a long answer, parts are handed to `take` on the way; the rest
 /// is returned.
+///
+/// What is named several times is answered once.
 pub fn get(
     admin: &Arc<Admin>,
+    peer: Peer,
     request: &DatasetGet,
     take: &mut dyn FnMut(Found) -> Answer<()>,
 ) -> Answer<Found> {
+    let mut request = request.clone();
+    datasets::once(&mut request.roots);
+    if let Select::These(names) = &mut request.props {
+        datasets::once(names);
+    }
+    let request = &request;
     let roots = match request.roots.is_empty() {
         true => admin.pools().iter().map(|e| e.pool.name()).collect(),
         false => request.roots.clone(),
@@ -48,6 +62,8 @@ pub fn get(
     let mut walk = Walk {
         admin,
         request,
+        peer,
+        props: 0,
         take,
         found: Found::default(),
         pool: None,
@@ -199,7 +215,7 @@ impl<'a> Walk<'a> {
     }
 
     fn put(&mut self, entry: &Arc<PoolEntry>, ds: &Arc<Dataset>, name: String) -> Answer<()> {
-        let view = View::new(self.admin, entry, ds, &name);
+        let view = View::new((self.admin, self.peer), entry, ds, &name);
         let props = match &self.request.props {
             Select::Nothing => Ok(Vec::new()),
             Select::All => view.all(),
@@ -246,8 +262,10 @@ impl<'a> Walk<'a> {
     }
 
     fn push(&mut self, row: Row) -> Answer<()> {
+        self.props += row.props.len();
         self.found.found.push(row);
-        if self.found.found.len() >= CHUNK {
+        if self.found.found.len() >= CHUNK || self.props >= PROPS {
+            self.props = 0;
             let part = std::mem::take(&mut self.found);
             // The caller takes it when he likes.
             self.gate = None;

@@ -3,14 +3,16 @@
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::process::Process;
+use crate::registry::Admin;
 use crate::{cancel, errors, values};
 use api::{ApiError, Peer, Secret};
-use base::sync::RwLockExt;
+use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Error, Kind, Result};
 use codec::crypt::{Suite, WrappingKey};
 use dsl::crypto::{keyformat, ENCRYPTION};
 use dsl::{Dir, KeyParams, NewKey, PropValue};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Iterations of PBKDF2: what is taken if nothing is said, and the least that may be.
@@ -114,7 +116,7 @@ fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
 
 /// `zfs load-key`
 pub fn load(
-    admin: &crate::registry::Admin,
+    admin: &Admin,
     peer: Peer,
     dataset: &str,
     key: &Secret,
@@ -134,8 +136,7 @@ pub fn load(
         let _gate = entry.gate.acquire_read();
         look()?.1
     };
-    admin.process.no_dumps();
-    let key = wrapping(&params, key).map_err(told)?;
+    let key = made_for(admin, peer, &params, key)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let (dir, now) = look()?;
@@ -159,7 +160,7 @@ fn changed_meanwhile(dataset: &str) -> ApiError {
 }
 
 /// `zfs unload-key`
-pub fn unload(admin: &crate::registry::Admin, peer: Peer, dataset: &str) -> Answer<()> {
+pub fn unload(admin: &Admin, peer: Peer, dataset: &str) -> Answer<()> {
     let entry = datasets::entry_of(admin, dataset)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
@@ -235,7 +236,7 @@ fn params(format: u64, iterations: Option<u64>, random: u64) -> Answer<KeyParams
 
 /// `zfs change-key`
 pub fn change(
-    admin: &crate::registry::Admin,
+    admin: &Admin,
     peer: Peer,
     dataset: &str,
     inherit: bool,
@@ -312,10 +313,10 @@ pub fn change(
         check_location(l)?;
     }
     let params = params(format, want.iterations, admin.env.rng.u64())?;
+    let params = bounded(admin, peer, params)?;
     // Not with the locks held. What was looked at is looked at again afterwards.
     drop((_names, _gate));
-    admin.process.no_dumps();
-    let wkey = wrapping(&params, key).map_err(told)?;
+    let wkey = made_for(admin, peer, &params, key)?;
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let _names = entry.names.write();
@@ -336,6 +337,77 @@ pub fn change(
             pool.log_in(tx, &command, uid)
         })
         .map_err(told)
+}
+
+/// Most iterations of PBKDF2 that users other than the owner may ask for: ten times what is taken if nothing is said.
+pub const ITERATIONS_OF_USERS: u64 = 10 * ITERATIONS;
+/// How often it is asked whether another key of the same user is made.
+const TURN: Duration = Duration::from_millis(20);
+
+/// The users for whom a key is being made.
+static MAKING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// The right of a user to have a key made; the next one of the user waits for its end.
+struct Turn(u32);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        MAKING.acquire().remove(&self.0);
+    }
+}
+
+/// Waits until no other key is made for the same user; `None`: the owner does not wait.
+///
+/// Errors: the caller has gone away.
+fn turn(admin: &Admin, peer: Peer) -> Answer<Option<Turn>> {
+    if rights::is_owner(admin, peer) {
+        return Ok(None);
+    }
+    let user = admin.process.account(peer.uid);
+    loop {
+        cancel::check()?;
+        if MAKING.acquire().insert(user) {
+            return Ok(Some(Turn(user)));
+        }
+        std::thread::sleep(TURN);
+    }
+}
+
+/// The wrapping key that a caller's material makes, one at a time for each user. No lock may be held.
+fn made_for(admin: &Admin, peer: Peer, params: &KeyParams, key: &Secret) -> Answer<WrappingKey> {
+    let _turn = match params.format {
+        keyformat::PASSPHRASE => turn(admin, peer)?,
+        _ => None,
+    };
+    admin.process.no_dumps();
+    wrapping(params, key).map_err(told)
+}
+
+/// Refuses more iterations than users other than the owner may ask for.
+fn bounded(admin: &Admin, peer: Peer, params: KeyParams) -> Answer<KeyParams> {
+    if params.iterations > ITERATIONS_OF_USERS && !rights::is_owner(admin, peer) {
+        return Err(invalid(format!(
+            "'pbkdf2iters' cannot be more than {ITERATIONS_OF_USERS} for users other than root"
+        )));
+    }
+    Ok(params)
+}
+
+/// [`prepare`], for a caller.
+pub fn prepare_for(
+    admin: &Admin,
+    peer: Peer,
+    want: &CryptProps,
+    key: Option<&Secret>,
+) -> Option<Prepared> {
+    let format = want.keyformat.filter(|f| *f != 0)?;
+    let key = key?;
+    let made = || {
+        let params = params(format, want.iterations, admin.env.rng.u64())?;
+        let params = bounded(admin, peer, params)?;
+        Ok((params, Arc::new(made_for(admin, peer, &params, key)?)))
+    };
+    Some(made())
 }
 
 /// A key made of what the user gave, and how; or why that failed.

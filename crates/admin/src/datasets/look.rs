@@ -9,7 +9,7 @@ use base::sync::RwLockExt;
 use base::{Kind, Result};
 use dsl::Dataset;
 use pool::Volume;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 use zap::Zap;
@@ -78,18 +78,40 @@ fn copy(entry: &PoolEntry, volume: &Volume, from: u64, end: u64, to: &mut dyn Wr
     Ok(())
 }
 
-/// `zfs holds`
-pub fn holds(admin: &Arc<Admin>, names: &[String], recursive: bool) -> Answer<Found<Hold>> {
+/// Holds sent at a time.
+const CHUNK: usize = 1024;
+
+/// `zfs holds`: those of each snapshot once, however often it is named. Of a long answer, parts are handed to `take` on the
+/// way; the rest is returned.
+pub fn holds(
+    admin: &Arc<Admin>,
+    names: &[String],
+    recursive: bool,
+    take: &mut dyn FnMut(Found<Hold>) -> Answer<()>,
+) -> Answer<Found<Hold>> {
+    let mut names = names.to_vec();
+    datasets::once(&mut names);
     let mut out = Found::default();
-    for name in names {
-        if let Err(e) = holds_of(admin, name, recursive, &mut out.found) {
+    let mut seen = HashSet::new();
+    for name in &names {
+        if let Err(e) = holds_of(admin, name, recursive, &mut seen, &mut out.found) {
             out.failed.push((name.clone(), e));
+        }
+        if out.found.len() + out.failed.len() >= CHUNK {
+            take(std::mem::take(&mut out))?;
         }
     }
     Ok(out)
 }
 
-fn holds_of(admin: &Arc<Admin>, name: &str, recursive: bool, out: &mut Vec<Hold>) -> Answer<()> {
+/// `seen`: objects of the snapshots that were looked at, by pool.
+fn holds_of(
+    admin: &Arc<Admin>,
+    name: &str,
+    recursive: bool,
+    seen: &mut HashSet<(u64, u64)>,
+    out: &mut Vec<Hold>,
+) -> Answer<()> {
     let (fs, snap) = name
         .split_once('@')
         .ok_or_else(|| ApiError::reason(Kind::Invalid, "missing '@' delimiter in snapshot name"))?;
@@ -107,6 +129,9 @@ fn holds_of(admin: &Arc<Admin>, name: &str, recursive: bool, out: &mut Vec<Hold>
                 return Ok(Vec::new());
             };
             any = true;
+            if !seen.insert((entry.pool.guid(), ds.object())) {
+                return Ok(Vec::new());
+            }
             let full = ds.full_name();
             Ok(ds
                 .hold_list()?
@@ -184,11 +209,13 @@ pub fn space(admin: &Arc<Admin>, peer: Peer, name: &str, who: &[Whose]) -> Answe
             "operation not applicable to datasets of this type",
         ));
     }
-    for w in who {
+    let mut who = who.to_vec();
+    datasets::once(&mut who);
+    for w in &who {
         rights::require_named(admin, &entry, peer, used_permission(*w), &ds)?;
     }
     let mut out = Vec::new();
-    for w in who {
+    for w in &who {
         out.extend(space_of(&entry, &ds, *w).map_err(|e| datasets::plain(e, name))?);
     }
     Ok(out)

@@ -21,6 +21,7 @@ pub mod rename;
 pub mod rights;
 pub mod send;
 pub mod set;
+pub mod setters;
 pub mod snapshots;
 pub mod space;
 pub mod version;
@@ -37,6 +38,13 @@ use std::sync::Arc;
 use zap::Zap;
 
 pub use crate::Answer;
+
+/// Leaves each operand once, in the order in which they were named: what a request makes the process do and keep does not grow
+/// with repetitions.
+pub fn once<T: Clone + Ord>(list: &mut Vec<T>) {
+    let mut seen = std::collections::BTreeSet::new();
+    list.retain(|one| seen.insert(one.clone()));
+}
 
 /// Whether `name` is `of` or a name below it.
 pub fn is_below(name: &str, of: &str) -> bool {
@@ -81,6 +89,21 @@ pub fn find_anyway(entry: &PoolEntry, name: &str) -> Answer<Arc<Dataset>> {
         Err(e) if e.kind == Kind::NotFound => Err(ApiError::no_such_dataset(name)),
         Err(e) => Err(plain(e, name)),
     }
+}
+
+/// A file system or volume of this name, or below it, that a stream fills at the moment.
+fn received_below(entry: &PoolEntry, name: &str) -> Option<String> {
+    let filled = entry.streams.objects().into_iter();
+    let mut names = filled.filter_map(|o| {
+        let dir = entry.pool.dsl.dataset_by_object(o).ok()?.dir();
+        // What exists is filled through a child that nobody sees.
+        let shown = match dir.name() == dsl::RECV {
+            true => dir.parent()?,
+            false => dir,
+        };
+        Some(shown.full_name())
+    });
+    names.find(|n| is_below(n, name))
 }
 
 /// An error of the engine as a reason. If it is about something of the same pool the command, which names its object itself,

@@ -41,11 +41,44 @@ fn is_in_place(entry: &PoolEntry, ds: &Dataset) -> bool {
     entry.mounted(ds.object()).is_some_and(|m| m.is_in_place())
 }
 
-/// Overrides for a mount: what holds for all mounts of the pool, then the options given.
-fn temporary(entry: &PoolEntry, options: &[String]) -> Answer<Vec<(String, String)>> {
-    let mut list = values::options(&entry.mount_options).map_err(errors::answer)?;
-    list.extend(values::options(options).map_err(errors::answer)?);
-    Ok(list)
+/// Overrides for a mount: what holds for all mounts of the pool, then the options given. Those of an ordinary user (`user`) do
+/// not go before the former.
+fn temporary(
+    entry: &PoolEntry,
+    options: &[String],
+    user: Option<u32>,
+) -> Answer<Vec<(String, String)>> {
+    let of_pool = values::options(&entry.mount_options).map_err(errors::answer)?;
+    let given = values::options(options).map_err(errors::answer)?;
+    Ok(match user {
+        None => [of_pool, given].concat(),
+        Some(_) => [given, of_pool].concat(),
+    })
+}
+
+/// Refuses mount options of an ordinary user that go before what the administrator has set, or give files more power than
+/// the user has.
+fn check_options(ds: &Dataset, options: &[String], user: Option<u32>) -> Answer<()> {
+    if user.is_none() {
+        return Ok(());
+    }
+    let given = values::options(options).map_err(errors::answer)?;
+    let number = |name: &str| values::number(ds, name, &[]).map_err(errors::answer);
+    for (name, value) in &given {
+        let over = match (name.as_str(), value.as_str()) {
+            ("setuid" | "devices", "on") | ("context", _) => true,
+            ("readonly", "off") => number("readonly")? != 0,
+            ("exec", "on") => number("exec")? == 0,
+            _ => false,
+        };
+        if over {
+            return Err(ApiError::reason(
+                Kind::NotPermitted,
+                format!("permission denied: only the administrator mounts it with {name}={value}"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Whether the options ask for a change of a mount that is there; and the others.
@@ -60,7 +93,12 @@ fn remounts(options: &[String]) -> (bool, Vec<String>) {
 
 /// `zfs mount -o remount,…`: the options given take the place of those of the mount.
 fn remount(entry: &PoolEntry, m: &Mounted, options: &[String], user: Option<u32>) -> Answer<()> {
-    let mut temporary = temporary(entry, options)?;
+    check_options(&m.ds, options, user)?;
+    let mut temporary = temporary(entry, options, user)?;
+    if user.is_some() && m.user.is_none() {
+        // What the administrator has mounted keeps these options.
+        temporary.extend(m.temporary());
+    }
     mounts::restrict(&mut temporary, user);
     m.change(&entry.pool, temporary).map_err(|e| match e.kind {
         Kind::Busy => ApiError::reason(Kind::Busy, "mountpoint or dataset is busy")
@@ -117,7 +155,8 @@ pub fn mount(
             None => Err(ApiError::reason(Kind::Invalid, "not currently mounted")),
         };
     }
-    let temporary = temporary(&entry, options)?;
+    check_options(&ds, options, user)?;
+    let temporary = temporary(&entry, options, user)?;
     if there.is_some() {
         return Err(ApiError::reason(Kind::Busy, "filesystem already mounted"));
     }
@@ -138,6 +177,7 @@ pub fn mount(
             temporary,
             overlay,
             user,
+            place_of: None,
             still: None,
         })
         .map_err(errors::answer);
@@ -245,8 +285,8 @@ pub fn mount_new(
     if !values::mountable(ds).map_err(errors::answer)? {
         return Ok(());
     }
-    let temporary = temporary(entry, &[])?;
     let user = rights::mounting_user(admin, peer);
+    let temporary = temporary(entry, &[], user)?;
     admin
         .mount_default(entry, ds, temporary, false, user)
         .map_err(errors::answer)?;
@@ -326,7 +366,8 @@ pub fn mount_all(
         if crate::cancel::is_cancelled() {
             break;
         }
-        let temporary = temporary(&entry, options);
+        let temporary =
+            check_options(&ds, options, user).and_then(|()| temporary(&entry, options, user));
         let reached = reach(admin, &entry, &ds.full_name(), None, peer);
         match reached.and_then(|()| mount_one(admin, &entry, &ds, temporary, overlay, user, &may)) {
             Ok(true) => batch.done.push(ds.full_name()),
@@ -581,6 +622,15 @@ pub struct Move {
     pub up: Vec<Arc<Dataset>>,
 }
 
+/// Whether a caller may unmount all of these, as `zfs unmount` would for this caller.
+pub fn may_take_down(admin: &Admin, entry: &PoolEntry, peer: Peer, list: &[Arc<Mounted>]) -> bool {
+    let user = rights::mounting_user(admin, peer);
+    let may = |m: &Arc<Mounted>| {
+        rights::require(admin, entry, peer, Action::Mount, &m.ds).and_then(|()| may_move(m, user))
+    };
+    user.is_none() || list.iter().all(|m| may(m).is_ok())
+}
+
 /// Unmounts, the youngest first, for a change: directories nobody asked for are removed. If one
 /// cannot be unmounted, those that were are put back.
 pub fn take_down(
@@ -643,9 +693,18 @@ pub fn put_up(
     let user = rights::mounting_user(admin, peer);
     let mut failed = Vec::new();
     let mut todo = Vec::new();
-    // What was mounted for a user stays his mount, whoever makes the change.
-    let old = down.iter().map(|m| (m.ds.clone(), true, m.user.or(user)));
-    for (ds, was, user) in old.chain(up.into_iter().map(|ds| (ds, false, user))) {
+    let options = values::options(&entry.mount_options).unwrap_or_default();
+    // What was mounted for a user stays his mount, whoever makes the change; what an ordinary user's change has moved stays
+    // the owner's, with its options.
+    let old = down.iter().map(|m| {
+        let options = match user {
+            Some(_) => m.temporary(),
+            None => options.clone(),
+        };
+        (m.ds.clone(), true, m.user, options)
+    });
+    let new = up.into_iter().map(|ds| (ds, false, user, options.clone()));
+    for (ds, was, user, options) in old.chain(new) {
         let place = (|| {
             let can = values::number(&ds, "canmount", &[])?;
             if can == 0 || (can != 1 && !was) {
@@ -654,15 +713,14 @@ pub fn put_up(
             admin.mountpoint(entry, &ds)
         })();
         match place {
-            Ok(Some(place)) => todo.push((place.path, ds, user)),
+            Ok(Some(place)) => todo.push((place.path, ds, user, options)),
             Ok(None) => {}
             Err(e) => failed.push((ds.full_name(), e)),
         }
     }
     todo.sort_by(|a, b| a.0.cmp(&b.0));
-    let options = values::options(&entry.mount_options).unwrap_or_default();
-    for (_, ds, user) in todo {
-        if let Err(e) = admin.mount_default(entry, &ds, options.clone(), false, user) {
+    for (_, ds, user, options) in todo {
+        if let Err(e) = admin.mount_default(entry, &ds, options, false, user) {
             failed.push((ds.full_name(), e));
         }
     }

@@ -1,7 +1,7 @@
 //! `zfs allow` and `unallow`: showing delegated permissions, giving them, taking them back.
 
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, Answer};
+use crate::datasets::{self, set, Answer};
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Delegate, Delegation, Grant, Grantee, Peer, Permissions};
 use base::mutation::{mutated, Mutation};
@@ -191,7 +191,9 @@ pub fn allow(
             }
             pool.log_in(tx, &command, uid)
         })
-        .map_err(|e| datasets::plain(e, name))
+        .map_err(|e| datasets::plain(e, name))?;
+    follow(&entry, name);
+    Ok(())
 }
 
 /// `zfs unallow`: whoever is not the owner takes back what he has himself, and what creators get.
@@ -230,5 +232,15 @@ pub fn unallow(
             }
             pool.log_in(tx, &command, uid)
         })
-        .map_err(|e| datasets::plain(e, name))
+        .map_err(|e| datasets::plain(e, name))?;
+    follow(&entry, name);
+    Ok(())
+}
+
+/// Mounts follow permissions: what others than the owner may put files into is mounted without set-user-id programs and
+/// devices ([`crate::datasets::setters`]).
+fn follow(entry: &PoolEntry, name: &str) {
+    if let Ok(ds) = datasets::find_anyway(entry, name) {
+        set::refresh(entry, &[ds]);
+    }
 }

@@ -1,11 +1,11 @@
 //! Values and sources of the properties of one dataset, as `zfs get` shows them.
 
-use crate::datasets;
 use crate::datasets::bookmarks::Bookmark;
 use crate::datasets::objsets::{look_into, master_of, Rules};
+use crate::datasets::{self, rights};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use api::{DatasetKind, Prop, Source, Value};
+use api::{DatasetKind, Peer, Prop, Source, Value};
 use base::Result;
 use disk::dsl::{ds_flags, DslDatasetPhys, DslDirPhys, Used, DIR_USED_BREAKDOWN};
 use disk::props::{self, Class, Kind, Pseudo, Store, Types, Who};
@@ -34,6 +34,8 @@ const SKIPPED: &[&str] = &[
 /// One dataset, looked at.
 pub struct View<'a> {
     admin: &'a Admin,
+    /// Who looks.
+    peer: Peer,
     entry: &'a Arc<PoolEntry>,
     ds: &'a Arc<Dataset>,
     name: &'a str,
@@ -48,15 +50,16 @@ pub struct View<'a> {
 type Shown = Option<(Value, Source)>;
 
 impl<'a> View<'a> {
-    /// The properties of `ds`, whose full name is `name`.
+    /// The properties of `ds`, whose full name is `name`, for a caller.
     pub fn new(
-        admin: &'a Admin,
+        (admin, peer): (&'a Admin, Peer),
         entry: &'a Arc<PoolEntry>,
         ds: &'a Arc<Dataset>,
         name: &'a str,
     ) -> View<'a> {
         View {
             admin,
+            peer,
             entry,
             ds,
             name,
@@ -107,7 +110,7 @@ impl<'a> View<'a> {
             }
         }
         for p in self.ds.props(&|_| false)? {
-            if props::is_user(&p.name) {
+            if props::is_user(&p.name) && !props::is_reserved(&p.name) {
                 let received = self.received(&p.name)?;
                 out.push(Prop {
                     value: raw(&p.value),
@@ -123,7 +126,7 @@ impl<'a> View<'a> {
     /// One property by name; `Value::None` where it does not apply.
     pub fn one(&self, name: &str) -> Result<Prop> {
         let shown = if let Some(pseudo) = Pseudo::parse(name) {
-            self.pseudo(pseudo)?
+            self.pseudo(name, pseudo)?
         } else if props::is_user(name) {
             self.ds
                 .prop(name, true)?
@@ -445,7 +448,7 @@ impl<'a> View<'a> {
         }))
     }
 
-    fn pseudo(&self, what: Pseudo<'_>) -> Result<Shown> {
+    fn pseudo(&self, name: &str, what: Pseudo<'_>) -> Result<Shown> {
         match what {
             Pseudo::Written(from) => {
                 let since = match from.contains('#') {
@@ -454,8 +457,8 @@ impl<'a> View<'a> {
                 };
                 Ok(since.map(|n| (Value::Number(n), Source::Local)))
             }
-            Pseudo::Used { who, objects, id } => self.used_by(who, objects, id),
-            Pseudo::Quota { who, objects, id } => self.quota_of(who, objects, id),
+            Pseudo::Used { who, objects, id } => self.used_by(name, who, objects, id),
+            Pseudo::Quota { who, objects, id } => self.quota_of(name, who, objects, id),
         }
     }
 
@@ -491,10 +494,26 @@ impl<'a> View<'a> {
         Ok(mark.and_then(|m| self.ds.written_since_bookmark(&m).ok()))
     }
 
-    fn used_by(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
+    /// Whether the caller may see what an id occupies and may, as `zfs userspace` does: what is about the user and the user's
+    /// own groups takes no permission.
+    fn may_see(&self, who: Who, id: u64, permission: &str) -> bool {
+        let own = match who {
+            Who::User => id == u64::from(self.peer.uid),
+            Who::Group => rights::all_groups(self.peer).contains(&id),
+            Who::Project => false,
+        };
+        own || rights::require_named(self.admin, self.entry, self.peer, permission, self.ds).is_ok()
+    }
+
+    fn used_by(&self, name: &str, who: Who, objects: bool, id: &str) -> Result<Shown> {
         // As OpenZFS has it: no name is the number 0.
         let id = if id.is_empty() { "0" } else { id };
-        let (Some(id), Some(os)) = (id_of(who, id), self.objset()) else {
+        let Some(id) =
+            id_of(who, id).filter(|id| self.may_see(who, *id, rights::of_property(name)))
+        else {
+            return Ok(None);
+        };
+        let Some(os) = self.objset() else {
             return Ok(None);
         };
         let object = match who {
@@ -511,8 +530,13 @@ impl<'a> View<'a> {
         Ok(Some((Value::Number(n), Source::Local)))
     }
 
-    fn quota_of(&self, who: Who, objects: bool, id: &str) -> Result<Shown> {
-        let (Some(id), Some(_), Some(os)) = (id_of(who, id), self.master(), self.objset()) else {
+    fn quota_of(&self, name: &str, who: Who, objects: bool, id: &str) -> Result<Shown> {
+        let Some(id) =
+            id_of(who, id).filter(|id| self.may_see(who, *id, rights::of_property(name)))
+        else {
+            return Ok(None);
+        };
+        let (Some(_), Some(os)) = (self.master(), self.objset()) else {
             return Ok(None);
         };
         let i = match who {

@@ -1,7 +1,7 @@
 //! `zfs rename`: file systems, volumes, snapshots and bookmarks.
 
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, create, mount, Answer};
+use crate::datasets::{self, create, mount, setters, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Peer};
@@ -52,6 +52,12 @@ pub fn rename(
         let (old, recursive) = ((fs, old), how.recursive);
         return snapshot(admin, &entry, peer, old, to, recursive, command).map(|()| None);
     }
+    if let Some(name) = datasets::received_below(&entry, from) {
+        return Err(ApiError::reason(
+            Kind::Busy,
+            format!("dataset is busy: a stream is being received into '{name}'"),
+        ));
+    }
     let dir = ds.dir();
     if dir.parent().is_none() {
         return Err(ApiError::reason(
@@ -100,20 +106,32 @@ pub fn rename(
         .into_iter()
         .filter(|m| !how.no_remount && datasets::is_below(&m.ds.full_name(), from))
         .collect();
-    let down = mount::take_down(admin, &entry, &mounts, how.force)?;
+    let moves = mount::may_take_down(admin, &entry, peer, &mounts);
+    let down = match moves {
+        true => mount::take_down(admin, &entry, &mounts, how.force)?,
+        // As with -u: what is another user's mount stays where it is.
+        false => Vec::new(),
+    };
     let (parent, last) = (parent.to_string(), last.to_string());
-    let renamed = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
+    let renamed = ds.clone();
+    let done = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
         make_parents(pool, tx)?;
         let to = pool.dsl.dir(&parent)?;
         pool.dsl.check_rename_limits(&dir, &to, &caller)?;
         pool.dsl.rename(tx, &dir, &to, &last)?;
+        setters::note_content((pool, tx), &renamed, None, setters::user(&caller))?;
         pool.log_in(tx, &command, uid)
     });
-    if let Err(e) = renamed {
+    if let Err(e) = done {
         mount::restore(admin, &entry, &down);
         return Err(datasets::plain(e, from));
     }
     let mut failed = Vec::new();
+    if !moves {
+        failed.push(format!(
+            "what is mounted of '{to}' stays where it is: not all of it is yours to unmount"
+        ));
+    }
     for name in &above.missing {
         let new = datasets::find_anyway(&entry, name)?;
         if let Err(e) = mount::mount_new(admin, &entry, &new, peer) {

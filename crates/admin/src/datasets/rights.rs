@@ -16,7 +16,7 @@ use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};
 use disk::props;
 use dsl::{Caller, Dataset};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// What is to be done with a dataset, or in it.
@@ -180,6 +180,30 @@ pub fn of_property(name: &str) -> &str {
 
 thread_local! {
     static GROUPS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    static STRANGER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Carries a request out for a caller who is told nothing of others' processes and files.
+pub fn for_stranger<R>(request: impl FnOnce() -> R) -> R {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            STRANGER.set(self.0);
+        }
+    }
+    let _back = Back(STRANGER.replace(true));
+    request()
+}
+
+/// Whether the request of this thread is one of [`for_stranger`].
+pub fn is_for_stranger() -> bool {
+    STRANGER.get()
+}
+
+/// All groups of the caller of this thread's request.
+pub fn all_groups(peer: Peer) -> Vec<u64> {
+    let own = std::iter::once(u64::from(peer.gid));
+    GROUPS.with_borrow(|g| own.chain(g.iter().map(|g| u64::from(*g))).collect())
 }
 
 /// Carries a request out for a caller who is in these supplementary groups, as the kernel says.
@@ -218,8 +242,7 @@ pub fn caller(admin: &Admin, entry: &PoolEntry, peer: Peer) -> Answer<Caller> {
     let mut groups = Vec::new();
     let mut delegation = false;
     if !all {
-        groups.push(u64::from(peer.gid));
-        GROUPS.with_borrow(|g| groups.extend(g.iter().map(|g| u64::from(*g))));
+        groups = all_groups(peer);
         delegation = is_on(entry).map_err(errors::answer)?;
     }
     Ok(Caller {
@@ -356,6 +379,19 @@ pub fn require_below_new(
     parent: &Dataset,
 ) -> Answer<()> {
     require_all_in_new(admin, entry, peer, needs(Action::CreateIn), parent)
+}
+
+/// Refuses an action to callers who would lack a permission for it at what they make in `parent`.
+///
+/// Errors: as [`require`].
+pub fn require_action_in_new(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    action: Action,
+    parent: &Dataset,
+) -> Answer<()> {
+    require_all_in_new(admin, entry, peer, needs(action), parent)
 }
 
 /// Refuses to make a dataset in `parent`, or to move one there, and to set these properties of it.

@@ -3,7 +3,7 @@
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
-use crate::datasets::{self, quota, version, volumes, Answer};
+use crate::datasets::{self, quota, setters, version, volumes, Answer};
 use crate::registry::{Admin, PoolEntry};
 use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
@@ -258,6 +258,12 @@ pub fn inherit(
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let name = match props::dataset(property) {
+        _ if props::is_reserved(property) => {
+            return Err(ApiError::reason(
+                Kind::Invalid,
+                format!("'{property}' is readonly"),
+            ))
+        }
         _ if props::is_user(property) => property,
         None => {
             return Err(ApiError::reason(
@@ -359,15 +365,21 @@ fn apply(
         }
     }
     let uid = u64::from(peer.uid);
+    let who = rights::caller(admin, entry, peer)?;
     let plan = match no_remount {
         true => Move::default(),
         false => plan(admin, entry, &changes).map_err(|e| datasets::plain(e, name))?,
+    };
+    // What the caller may not unmount stays as it is: the change is stored as with -u.
+    let plan = match mount::may_take_down(admin, entry, peer, &plan.down) {
+        true => plan,
+        false => Move::default(),
     };
     let down = mount::take_down(admin, entry, &plan.down, false)?;
     let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
     let stored = entry.pool.task(move |pool, tx| {
         if !mutated(Mutation::PropertyLost) {
-            store_changes(pool, tx, &changes)?;
+            store_changes(pool, tx, &changes, setters::user(&who))?;
         }
         pool.log_in(tx, &command, uid)
     });
@@ -535,12 +547,14 @@ pub fn refresh(entry: &PoolEntry, changed: &[Arc<Dataset>]) {
 
 // ---- storing -----------------------------------------------------------------------------------
 
-/// Stores values that were checked, in syncing context: for datasets just made.
+/// Stores values that were checked, in syncing context: for datasets just made. `by`: the user who sets them, if it is not the
+/// owner.
 pub fn store_props(
     pool: &Pool,
     tx: &Tx,
     ds: &Arc<Dataset>,
     list: &[(String, PropValue)],
+    by: Option<u64>,
 ) -> Result<()> {
     let list = list
         .iter()
@@ -553,6 +567,7 @@ pub fn store_props(
             ds: ds.clone(),
             list,
         }],
+        by,
     )
 }
 
@@ -596,7 +611,7 @@ fn received_value(name: &str, value: &disk::nvlist::Value) -> Option<PropValue> 
     let is_user = props::is_user(name);
     let known =
         props::dataset(name).is_some_and(|p| matches!(p.store, Store::Props | Store::PropsAndDir));
-    if !is_user && !known || name == LOCATION {
+    if !is_user && !known || name == LOCATION || props::is_reserved(name) {
         return None;
     }
     match without_source(value)? {
@@ -621,14 +636,14 @@ pub fn unfit(pool: &Pool, list: &disk::NvList) -> Vec<String> {
 }
 
 /// Stores the properties a stream brought, in syncing context: those it does not bring any more are
-/// forgotten. With `early` all but `late`, else only those; what cannot be stored is left out.
+/// forgotten. With `early` all but `late`, else only those; what cannot be stored is left out. `by`: as for [`store_props`].
 pub fn store_received(
-    pool: &Pool,
-    tx: &Tx,
+    (pool, tx): (&Pool, &Tx),
     ds: &Arc<Dataset>,
     list: &disk::NvList,
     early: bool,
     late: &[&str],
+    by: Option<u64>,
 ) -> Result<()> {
     let mut new: Vec<(String, PropValue)> = Vec::new();
     let unfit = unfit(pool, list);
@@ -638,12 +653,17 @@ pub fn store_received(
         }
     }
     new.retain(|(n, _)| late.contains(&n.as_str()) != early);
-    pool.dsl.receive_props(tx, ds, &new, early, late)
+    let keep: Vec<&str> = late.iter().chain(&props::RESERVED).copied().collect();
+    pool.dsl.receive_props(tx, ds, &new, early, &keep)?;
+    for (name, _) in &new {
+        setters::note_received((pool, tx), ds, name, by)?;
+    }
+    Ok(())
 }
 
 /// Stores changes, all or none: those that can be refused (limits of space) go first and are taken
-/// back when a later one is refused.
-fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
+/// back when a later one is refused. `by`: as for [`store_props`].
+fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change], by: Option<u64>) -> Result<()> {
     let mut undo: Vec<(&Arc<Dataset>, &str, PropChange)> = Vec::new();
     let mut limits = || -> Result<()> {
         for c in changes {
@@ -674,6 +694,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change]) -> Result<()> {
                 continue;
             }
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
+            setters::note((pool, tx), &c.ds, name, by)?;
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.
                 if n & 0x7f == u64::from(Compression::ZSTD.number()) && !c.ds.is_snapshot() {

@@ -2,7 +2,7 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, destroy, mount, protect, set, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, setters, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{
@@ -225,7 +225,7 @@ fn create_in(
             if !stored.is_empty() {
                 for (head, short) in &made {
                     if let Some(snap) = head.snapshot_named(short)? {
-                        set::store_props(pool, tx, &snap, &stored)?;
+                        set::store_props(pool, tx, &snap, &stored, None)?;
                     }
                 }
             }
@@ -534,7 +534,9 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
             pool.dsl.check_filesystem_limit(&parent, 1, &caller)?;
             let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
             pool.dsl.give_creator(tx, &ds, uid)?;
-            set::store_props(pool, tx, &ds, &new.stored)?;
+            let by = setters::user(&caller);
+            setters::note_content((pool, tx), &ds, Some(&origin), by)?;
+            set::store_props(pool, tx, &ds, &new.stored, by)?;
             new.put_into_clone(pool, tx, &ds)?;
             pool.log_in(tx, &command, uid)
         })

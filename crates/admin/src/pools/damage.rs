@@ -21,8 +21,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// Most files listed; what is beyond is counted.
 const MOST_FILES: usize = 10_000;
 
-/// The files with errors, as `zpool status -v` prints them (command reference §8.3).
-pub fn files(entry: &Arc<PoolEntry>) -> Vec<String> {
+/// The files with errors, as `zpool status -v` prints them (command reference §8.3). Without `paths`, which are for the owner,
+/// they are numbers.
+pub fn files(entry: &Arc<PoolEntry>, paths: bool) -> Vec<String> {
     let pool = &entry.pool;
     let mut open: HashMap<u64, Option<Arc<Zfs>>> = HashMap::new();
     let mut out = Vec::new();
@@ -35,6 +36,10 @@ pub fn files(entry: &Arc<PoolEntry>) -> Vec<String> {
             out.push(format!("<{objset:#x}>:<{object:#x}>"));
             continue;
         };
+        if !paths {
+            out.push(format!("{}:<{object:#x}>", ds.full_name()));
+            continue;
+        }
         let mounted = entry.mounted(objset);
         let zfs = open.entry(objset).or_insert_with(|| match &mounted {
             Some(m) => Some(m.zfs()),

@@ -1,11 +1,12 @@
 //! `zpool list`, `get` and `status`: properties, features, state and vdev trees of pools.
 
 use crate::compat::{self, Set};
+use crate::datasets::{once, rights};
 use crate::pools::damage;
 use crate::pools::tree::{aux_rows, expandable, imported_state, Look};
 use crate::registry::{Absent, Admin, PoolEntry};
 use api::{
-    Answer, ApiError, PoolFacts, PoolGet, Prop, ScanState, Select, Source, Value, VdevState,
+    Answer, ApiError, Peer, PoolFacts, PoolGet, Prop, ScanState, Select, Source, Value, VdevState,
 };
 use base::sync::MutexExt;
 use base::{Kind, Result, Txg};
@@ -25,13 +26,20 @@ use vdev::VdevTree;
 /// Newest file system version.
 const ZPL_VERSION: u64 = 5;
 
-/// Answers `PoolGet`.
-pub fn get(admin: &Arc<Admin>, ask: &PoolGet) -> Answer<api::Pool> {
+/// Answers `PoolGet`. A pool that is named several times is answered once.
+pub fn get(admin: &Arc<Admin>, peer: Peer, ask: &PoolGet) -> Answer<api::Pool> {
+    let mut ask = ask.clone();
+    once(&mut ask.pools);
+    if let Select::These(names) = &mut ask.props {
+        once(names);
+    }
+    let ask = &ask;
+    let owner = rights::is_owner(admin, peer);
     let mut out = Answer::default();
     let absent: Vec<Absent> = admin.absent().clone();
     if ask.pools.is_empty() {
         for entry in admin.pools() {
-            out.found.push(describe(admin, &entry, ask));
+            out.found.push(describe(admin, &entry, ask, owner));
         }
         out.found
             .extend(absent.iter().map(|a| unopened(admin, a, ask)));
@@ -44,7 +52,7 @@ pub fn get(admin: &Arc<Admin>, ask: &PoolGet) -> Answer<api::Pool> {
             continue;
         }
         match admin.find(name) {
-            Some(entry) => out.found.push(describe(admin, &entry, ask)),
+            Some(entry) => out.found.push(describe(admin, &entry, ask, owner)),
             None => {
                 let missing = ApiError::no_such_pool(name);
                 out.failed.push((name.clone(), missing));
@@ -62,7 +70,7 @@ pub fn health(entry: &PoolEntry) -> String {
     imported_state(&entry.pool.tree).0.name().into()
 }
 
-fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::Pool {
+fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bool) -> api::Pool {
     let pool = &entry.pool;
     let _unwilling = entry.unwilling();
     if (ask.tree || ask.error_list) && !pool.is_waiting() && pool.suspended().is_none() {
@@ -102,7 +110,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet) -> api::P
         out.checkpoint = checkpoint(pool);
     }
     if ask.error_list {
-        out.error_list = damage::files(entry);
+        out.error_list = damage::files(entry, owner);
     }
     if let Some(space) = &space {
         out.props = Getter::new(admin, entry, space).select(&ask.props);

@@ -157,6 +157,12 @@ pub fn set(admin: &Arc<Admin>, peer: Peer, name: &str, list: &Props, command: &s
             .log_command(command, u64::from(peer.uid))
             .map_err(answer)?;
     }
+    if list.iter().any(|(prop, _)| prop == "delegation") {
+        // Mounts depend on whether permissions count.
+        let _names = entry.names.write();
+        let root = entry.pool.dsl.root_dataset().map_err(answer)?;
+        crate::datasets::set::refresh(&entry, &[root]);
+    }
     admin.update_cache(&entry);
     Ok(())
 }

@@ -148,7 +148,7 @@ fn listed(m: &Machine, kind: DatasetKind) -> (Vec<String>, Vec<String>) {
         listsnapshots: false,
     };
     let (mut names, mut failed) = (Vec::new(), Vec::new());
-    let last = get::get(&m.admin, &ask, &mut |part| {
+    let last = get::get(&m.admin, admin::commands::ROOT, &ask, &mut |part| {
         names.extend(part.found.into_iter().map(|d| d.name));
         failed.extend(part.failed.into_iter().map(|f| f.0));
         Ok(())

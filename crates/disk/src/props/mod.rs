@@ -477,6 +477,24 @@ pub fn is_user(name: &str) -> bool {
     name.contains(':')
 }
 
+/// User property: the user other than the owner who made a dataset, or received into it.
+pub const MADE_BY: &str = "zfs-fuse:made-by";
+
+/// Native properties of which it is kept which user other than the owner set them, and where.
+pub const SETTERS: [(&str, &str); 3] = [
+    ("mountpoint", "zfs-fuse:mountpoint-setter"),
+    ("setuid", "zfs-fuse:setuid-setter"),
+    ("devices", "zfs-fuse:devices-setter"),
+];
+
+/// User properties that are stored beside what they are about: nobody sets, sends or receives them.
+pub const RESERVED: [&str; 4] = [MADE_BY, SETTERS[0].1, SETTERS[1].1, SETTERS[2].1];
+
+/// Whether a user property is one of [`RESERVED`].
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
+
 /// Checks name and value of a user property.
 pub fn check_user(name: &str, value: &str) -> Result<()> {
     let legal = |c: char| {
@@ -484,6 +502,9 @@ pub fn check_user(name: &str, value: &str) -> Result<()> {
     };
     if !is_user(name) || name.starts_with('-') || !name.chars().all(legal) {
         return Err(invalid(format!("invalid property '{name}'")));
+    }
+    if is_reserved(name) {
+        return Err(invalid(format!("'{name}' is readonly")));
     }
     if name.len() >= MAX_NAME {
         return Err(invalid(format!("property name '{name}' is too long")));

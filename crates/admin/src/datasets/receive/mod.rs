@@ -1,6 +1,7 @@
 //! `zfs receive`: streams into datasets (behaviour §19, data format §31).
 //!
 //! * `arrange`: which file systems a package renames and destroys, and in which order.
+//! * `dress`: properties and holds, from the command line and a package.
 //! * `heal`: repairs an existing snapshot from a stream, instead of receiving it (`-c`).
 //! * `one`: one stream of one snapshot; `target`: where it goes; `sealed`: what a raw one says of keys.
 //! * `package`: the streams that `zfs send -R`, `-I` and `-p` put together, and what their list asks for.
@@ -8,19 +9,24 @@
 //!
 //! 1. No lock of the pool's names is held while the caller has to send something. Beginning and end each
 //!    take it, and look again at what they found before.
-//! 2. What a stream says is believed only after [`stream::Reader`] has verified it; what fails leaves the
+//! 2. Rights, protection and limits are asked at the beginning and once more at the end, of the same datasets, whatever their
+//!    names are by then. A stream that was begun when it was permitted does not outlast the permission.
+//! 3. What a stream says is believed only after [`stream::Reader`] has verified it; what fails leaves the
 //!    target as it was, but for the state that `-s` keeps.
 
 mod arrange;
+mod dress;
 mod heal;
 mod one;
 mod package;
+mod patience;
 mod sealed;
 mod target;
 mod words;
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, Answer};
+use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use crate::streams::Way;
 use api::{ApiError, NameBy, Peer, Receive, Received};
@@ -28,6 +34,7 @@ use base::sync::RwLockExt;
 use base::Kind;
 use disk::names::{self, Want};
 use disk::stream::{Begin, HeaderType, Record, RECORD};
+use dsl::Dataset;
 use std::io::Read;
 use std::sync::Arc;
 use stream::{BeginList, Reader};
@@ -43,8 +50,8 @@ struct Run<'a> {
     warnings: Vec<String>,
     /// Something else than a property went wrong so.
     failed: bool,
-    /// New file systems, to be mounted at the end.
-    new: Vec<String>,
+    /// New file systems, to be mounted at the end, and their objects as far as they are known.
+    new: Vec<(String, Option<u64>)>,
     /// The command has been recorded in the history.
     recorded: bool,
 }
@@ -56,6 +63,34 @@ impl Run<'_> {
             true => String::new(),
             false => self.r.command.clone(),
         }
+    }
+}
+
+/// Most bytes that lists of callers other than the owner may have, before and between the streams of a package: they are kept
+/// in memory, where they take several times as much.
+const LIST_OF_USERS: usize = 1 << 20;
+
+/// Refuses callers who may receive nowhere in the pool, before anything of the stream is read. Where it goes is known, and
+/// asked for, when its BEGIN is there.
+fn somewhere(admin: &Admin, entry: &PoolEntry, peer: Peer, r: &Receive) -> Answer<()> {
+    if rights::is_owner(admin, peer) {
+        return Ok(());
+    }
+    let _gate = entry.pass().map_err(errors::answer)?;
+    let action = Action::Receive { force: r.force };
+    let root = entry.pool.dsl.root().map_err(errors::answer)?;
+    let all = datasets::subtree(&root).map_err(errors::answer)?;
+    let may = |ds: &Arc<Dataset>| {
+        rights::require(admin, entry, peer, action, ds).is_ok()
+            || rights::require_action_in_new(admin, entry, peer, action, ds).is_ok()
+    };
+    // The target first: it is nearly always there.
+    let target = r.target.split('@').next().unwrap_or_default();
+    let near = target.rsplit_once('/').map_or(target, |(up, _)| up);
+    let here = |name: &str| datasets::find(entry, name).is_ok_and(|ds| may(&ds));
+    match here(target) || here(near) || all.iter().any(may) {
+        true => Ok(()),
+        false => Err(words::plain(Kind::NotPermitted, "permission denied")),
     }
 }
 
@@ -141,10 +176,17 @@ pub fn receive(
         new: Vec::new(),
         recorded: false,
     };
+    let owner = rights::is_owner(admin, peer);
+    somewhere(admin, &entry, peer, r)?;
     let listed = entry.users.enter(peer.pid, &r.target, Way::Received);
     let _ended = crate::cancel::ended_by(listed.flag());
+    let clock = admin.env.clock.clone();
+    let from = patience::Patient::new(from, clock, !owner, RECORD);
     let (what, begin, from) = peek(from)?;
     let mut reader = Reader::new(from);
+    if !owner {
+        reader = reader.with_lists_of(LIST_OF_USERS);
+    }
     let first = reader.next().map_err(|e| {
         match (e.kind, &begin) {
             (Kind::Unsupported, Some(b)) => words::features(b).err(),
@@ -182,15 +224,17 @@ pub fn receive(
 }
 
 /// Mounts what a receive made.
-fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[String]) {
-    for name in list {
+fn mount_new(run: &mut Run, entry: &Arc<PoolEntry>, list: &[(String, Option<u64>)]) {
+    for (name, object) in list {
         let skipped = {
             let _gate = entry.gate.acquire_read();
             let _names = entry.names.read();
             datasets::find_anyway(entry, name).map(|ds| {
-                entry
-                    .objset_type(&ds)
-                    .is_ok_and(|t| t == disk::os_type::ZVOL)
+                // Somebody else may have the name by now.
+                object.is_some_and(|o| o != ds.object())
+                    || entry
+                        .objset_type(&ds)
+                        .is_ok_and(|t| t == disk::os_type::ZVOL)
                     || ds.dir().key_loaded().is_ok_and(|k| k == Some(false))
                     || crate::values::is_redacted(&ds)
                     || entry.mounted(ds.object()).is_some()

@@ -1,28 +1,25 @@
 //! Receiving the stream of one snapshot: finding the target, applying the records, making the snapshot.
 
+use super::dress::{store, warn, Asked, By, Late, Unset};
 use super::heal;
 use super::sealed::Sealed;
 use super::target::{
-    brings, check_features, exists, find_target, own_by_guid, parent_of, permitted, target_name,
-    Extra, Target,
+    above_of, brings, check_features, exists, find_target, look_again, own_by_guid, permitted,
+    target_name, Brought, Extra, Target,
 };
 use super::{sent_name, words, Run};
-use crate::datasets::create::{self, NewFs};
-use crate::datasets::keys::{self, CryptProps};
-use crate::datasets::parse::{self, Allowed};
-use crate::datasets::{self, set, Answer};
+use crate::datasets::create::{self, Above};
+use crate::datasets::keys::{self, CryptProps, Prepared};
+use crate::datasets::rights;
+use crate::datasets::{self, parse, set, setters, Answer};
 use crate::registry::PoolEntry;
 use crate::streams::UnderWay;
 use crate::{cancel, errors};
-use api::{ApiError, NameBy};
+use api::ApiError;
 use base::{Error, Kind, Result};
 use disk::stream::{begin_flag, feature, Begin, Record};
-use disk::NvList;
 use dmu::Objset;
-use dsl::props::PropChange;
-use dsl::{
-    Dataset, NewKey, PropSource, PropValue, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState,
-};
+use dsl::{Dataset, NewKey, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState};
 use std::cell::Cell;
 use std::io::Read;
 use std::sync::Arc;
@@ -37,76 +34,65 @@ struct Filling {
     under_way: UnderWay,
 }
 
-/// Receives one stream whose BEGIN was read. `extra`: what a package says of it. Returns the name of the
-/// dataset; `None` if it was passed over.
-pub fn receive<R: Read>(
+/// What became of the beginning of a stream.
+enum Beginning {
+    /// Its snapshot is there.
+    There,
+    /// It was only asked whether it could be received (`-n`).
+    Rehearsed(Target),
+    /// The key of the new dataset is to be made first, which takes long: not with locks held.
+    NeedsKey(CryptProps),
+    /// The dataset that is filled is there.
+    Begun(Box<(Target, Filling, Asked)>),
+}
+
+/// A dataset that was received.
+pub(super) struct Done {
+    /// Its name.
+    pub(super) name: String,
+    /// The head.
+    pub(super) object: u64,
+    /// It was not there before.
+    pub(super) is_new: bool,
+}
+
+/// Receives one stream whose BEGIN was read. `extra`: what a package says of it. Returns what was received; `None` if it was
+/// passed over.
+pub(super) fn receive<R: Read>(
     run: &mut Run,
     reader: &mut Reader<R>,
     begin: &Begin,
     list: &BeginList,
     extra: Option<Extra>,
-) -> Answer<Option<String>> {
+) -> Answer<Option<Done>> {
     if run.r.corrective {
-        return heal::receive(run, reader, begin, extra.as_ref()).map(Some);
+        heal::receive(run, reader, begin, extra.as_ref())?;
+        return Ok(None);
     }
     words::features(begin)?;
     let entry = datasets::entry_of(run.admin, &run.r.target)?;
-    // It is told when no lock is held.
-    let mut line = None;
-    let begun = {
-        let _gate = entry.pass().map_err(errors::answer)?;
-        let _names = entry.names.write();
-        cancel::check()?;
-        if let Some(e) = &extra {
-            if is_there(run, &entry, begin, e)? {
-                drop((_names, _gate));
-                skip(reader)?;
-                return Ok(None);
+    let mut key = None;
+    let beginning = loop {
+        match begin_stream(run, &entry, begin, list, extra.as_ref(), key.take())? {
+            Beginning::NeedsKey(crypt) => {
+                key = keys::prepare_for(run.admin, run.peer, &crypt, run.r.key.as_ref());
             }
-        }
-        let target = find_target(run, &entry, begin, extra.as_ref())?;
-        check_features(&entry, begin, target.what)?;
-        let mut asked = Asked::of(run, &entry, begin, extra.as_ref(), target.what)?;
-        let recursive = extra.as_ref().is_some_and(|e| e.recursive);
-        asked.check_encryption(run, begin, recursive, target.what)?;
-        if recursive && (target.head.is_some() || target.kept.is_some()) {
-            asked.forget_encryption();
-        }
-        asked.check_location(begin, &target)?;
-        if let Some(base) = &target.base {
-            check_redacted(base, begin, list, target.what)?;
-        }
-        make_parents(run, &entry, &target)?;
-        permitted(run, &entry, &target, extra.as_ref())?;
-        let kind = match begin.from_guid {
-            0 => "full",
-            _ => "incremental",
-        };
-        let doing = match run.r.dry_run {
-            true => "would receive",
-            false => "receiving",
-        };
-        let (sent, snap) = sent_name(begin)?;
-        if run.r.verbose || run.r.dry_run {
-            line = Some(format!(
-                "{doing} {kind} stream of {sent}@{snap} into {}@{}",
-                target.fs, target.snap
-            ));
-        }
-        match run.r.dry_run {
-            true => None,
-            false => {
-                let filling = start(run, &entry, begin, list, &target, extra.as_ref(), &asked);
-                Some((target, filling, asked))
-            }
+            other => break other,
         }
     };
-    line.into_iter().for_each(&mut *run.tell);
-    let Some((target, filling, asked)) = begun else {
-        skip(reader)?;
-        return Ok(None);
+    let (target, filling, asked) = match beginning {
+        Beginning::Begun(all) => *all,
+        Beginning::Rehearsed(target) => {
+            tell_begin(run, begin, &target)?;
+            skip(reader)?;
+            return Ok(None);
+        }
+        Beginning::There | Beginning::NeedsKey(_) => {
+            skip(reader)?;
+            return Ok(None);
+        }
     };
-    let filling = filling?;
+    tell_begin(run, begin, &target)?;
     if let Some(list) = extra.as_ref().and_then(|e| e.props.as_ref()) {
         for name in set::unfit(&entry.pool, list) {
             run.warnings.push(format!(
@@ -119,6 +105,7 @@ pub fn receive<R: Read>(
     let started = run.admin.env.clock.monotonic_ns();
     let before = reader.position();
     let late = Late::of(run, &target, extra.unwrap_or_default(), asked);
+    let head = target.head.as_ref().unwrap_or(&filling.ds).object();
     fill(run, &entry, reader, begin, &target, filling, late)?;
     if run.r.verbose {
         let took = run.admin.env.clock.monotonic_ns().saturating_sub(started);
@@ -131,7 +118,95 @@ pub fn receive<R: Read>(
             base::sizes::nice(rate, true)
         ));
     }
-    Ok(Some(target.fs))
+    Ok(Some(Done {
+        is_new: target.head.is_none(),
+        name: target.fs,
+        object: head,
+    }))
+}
+
+/// Says what begins (`-v`); no lock is held.
+fn tell_begin(run: &mut Run, begin: &Begin, target: &Target) -> Answer<()> {
+    if !(run.r.verbose || run.r.dry_run) {
+        return Ok(());
+    }
+    let kind = match begin.from_guid {
+        0 => "full",
+        _ => "incremental",
+    };
+    let doing = match run.r.dry_run {
+        true => "would receive",
+        false => "receiving",
+    };
+    let (sent, snap) = sent_name(begin)?;
+    (run.tell)(format!(
+        "{doing} {kind} stream of {sent}@{snap} into {}@{}",
+        target.fs, target.snap
+    ));
+    Ok(())
+}
+
+/// Finds the place of a stream, asks whether it may be received there, and makes the dataset that is filled. `key`: the key of
+/// a new one, once it was asked for.
+fn begin_stream(
+    run: &mut Run,
+    entry: &Arc<PoolEntry>,
+    begin: &Begin,
+    list: &BeginList,
+    extra: Option<&Extra>,
+    key: Option<Prepared>,
+) -> Answer<Beginning> {
+    let _gate = entry.pass().map_err(errors::answer)?;
+    let _names = entry.names.write();
+    cancel::check()?;
+    if let Some(e) = extra {
+        if is_there(run, entry, begin, e)? {
+            return Ok(Beginning::There);
+        }
+    }
+    let target = find_target(run, entry, begin, extra)?;
+    check_features(entry, begin, target.what)?;
+    let mut asked = Asked::of(run, entry, begin, extra, target.what)?;
+    let recursive = extra.is_some_and(|e| e.recursive);
+    asked.check_encryption(run, begin, recursive, target.what)?;
+    if recursive && (target.head.is_some() || target.kept.is_some()) {
+        asked.forget_encryption();
+    }
+    asked.check_location(begin, &target)?;
+    if let Some(base) = &target.base {
+        check_redacted(base, begin, list, target.what)?;
+    }
+    let owner = rights::is_owner(run.admin, run.peer);
+    if run.r.dry_run && owner {
+        return Ok(Beginning::Rehearsed(target));
+    }
+    let above = above_of(run, entry, &target)?;
+    let brought = Brought::of(extra);
+    permitted(run, entry, &target, above.as_ref(), &brought, None)?;
+    if run.r.dry_run {
+        return Ok(Beginning::Rehearsed(target));
+    }
+    let crypt = asked.crypt(run, extra);
+    let full = target.base.is_none() && target.kept.is_none() && target.head.is_none();
+    let derives = crypt.keyformat.is_some_and(|f| f != 0) && run.r.key.is_some();
+    if full && begin.features & feature::RAW == 0 && derives && key.is_none() {
+        return Ok(Beginning::NeedsKey(crypt));
+    }
+    let place = Place {
+        target: &target,
+        above: above.as_ref(),
+        key,
+    };
+    let filling = start(run, entry, begin, list, place, extra, &asked)?;
+    Ok(Beginning::Begun(Box::new((target, filling, asked))))
+}
+
+/// Where a stream goes, and the key that was made for it.
+struct Place<'a> {
+    target: &'a Target,
+    /// See [`above_of`].
+    above: Option<&'a Above>,
+    key: Option<Prepared>,
 }
 
 /// Whether a stream of a package brings a snapshot that is there already.
@@ -163,130 +238,6 @@ fn skip<R: Read>(reader: &mut Reader<R>) -> Answer<()> {
     }
 }
 
-/// What the command line says of properties.
-#[derive(Clone)]
-struct Asked {
-    set: Vec<(String, PropValue)>,
-    exclude: Vec<String>,
-    crypt: CryptProps,
-}
-
-impl Asked {
-    /// What is set is set at the top of a package; file systems below inherit it.
-    fn of(
-        run: &Run,
-        entry: &PoolEntry,
-        begin: &Begin,
-        extra: Option<&Extra>,
-        what: &str,
-    ) -> Answer<Asked> {
-        let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
-        let allowed = Allowed {
-            version: entry.pool.version(),
-            enabled: &enabled,
-        };
-        let below = extra.is_some_and(|e| e.is_below);
-        // What is set is for the top, which may be a file system with volumes below it.
-        let kind = match u64::from(begin.objset_type) == disk::os_type::ZVOL && !below {
-            true => api::DatasetKind::Volume,
-            false => api::DatasetKind::Filesystem,
-        };
-        let new = NewFs::of_received(kind, &allowed, &run.r.props)
-            .map_err(|e| words::sentence(Kind::Invalid, what, e.message))?;
-        let mut exclude = run.r.exclude.clone();
-        if below {
-            exclude.extend(new.stored.into_iter().map(|(name, _)| name));
-            return Ok(Asked {
-                set: Vec::new(),
-                exclude,
-                crypt: CryptProps::default(),
-            });
-        }
-        Ok(Asked {
-            set: new.stored,
-            exclude,
-            crypt: new.crypt,
-        })
-    }
-
-    /// How a new dataset is to be encrypted. One that is sent with its properties, and not raw, was not encrypted: it stays so
-    /// also below an encrypted one, unless the command line says otherwise.
-    fn crypt(&self, run: &Run, extra: Option<&Extra>) -> CryptProps {
-        let set = run.r.props.iter().map(|(name, _)| name);
-        let mut named = set.chain(&run.r.exclude);
-        let with_props = extra.is_some_and(|e| e.props.is_some());
-        if with_props && !named.any(|name| name == "encryption") {
-            return CryptProps {
-                encryption: Some(keys::OFF),
-                ..self.crypt.clone()
-            };
-        }
-        self.crypt.clone()
-    }
-}
-
-/// Properties by which a new file system is encrypted, and its key wrapped.
-const ENCRYPTION: [&str; 3] = ["encryption", "keyformat", "pbkdf2iters"];
-
-impl Asked {
-    /// Refuses to change by `-o` or `-x` how a raw stream is encrypted, or by `-o` what is there already. Of a recursive
-    /// package what is asked for is for the new file systems alone.
-    fn check_encryption(
-        &self,
-        run: &Run,
-        begin: &Begin,
-        recursive: bool,
-        what: &str,
-    ) -> Answer<()> {
-        let raw = begin.features & feature::RAW != 0;
-        let refuse = |name: &str, how: &str| {
-            let why = format!("encryption property '{name}' cannot be {how} streams.");
-            Err(words::sentence(Kind::Invalid, what, why))
-        };
-        let crypt = |name: &&str| ENCRYPTION.contains(name);
-        let set = || run.r.props.iter().map(|(name, _)| name.as_str());
-        let excluded = self.exclude.iter().map(String::as_str);
-        if let Some(name) = set().chain(excluded).find(|n| raw && crypt(n)) {
-            return refuse(name, "set or excluded for raw");
-        }
-        let incremental = begin.from_guid != 0 && begin.flags & begin_flag::CLONE == 0;
-        match set().find(|n| incremental && !recursive && crypt(n)) {
-            Some(name) => refuse(name, "set for incremental"),
-            None => Ok(()),
-        }
-    }
-
-    /// Leaves out how a new dataset is to be encrypted: what a stream of a recursive package goes into is there already, and
-    /// may be encrypted so by the stream before. The place of its key alone may be another.
-    fn forget_encryption(&mut self) {
-        let crypt = std::mem::take(&mut self.crypt);
-        if crypt.encryption.is_none() && crypt.keyformat.is_none() {
-            self.crypt.keylocation = crypt.keylocation;
-        }
-    }
-
-    /// Refuses a place of the key (`-o keylocation=`) that the dataset cannot have: a dataset without a key of its own
-    /// has none, one that comes raw has one.
-    fn check_location(&self, begin: &Begin, target: &Target) -> Answer<()> {
-        let Some(location) = &self.crypt.keylocation else {
-            return Ok(());
-        };
-        let refuse = |why: &str| Err(words::sentence(Kind::Invalid, target.what, why));
-        let raw = begin.features & feature::RAW != 0;
-        let old = match &target.head {
-            Some(head) => Some(head.dir().is_encrypted().map_err(errors::answer)?),
-            None => None,
-        };
-        match (location == "none", old) {
-            (true, None) if raw => refuse(set::MUST_NOT_BE_NONE),
-            (true, Some(true)) => refuse(set::MUST_NOT_BE_NONE),
-            (false, Some(false)) => refuse(set::MUST_BE_NONE),
-            (false, Some(true)) if !raw => refuse("Keyformat required for new encryption root."),
-            _ => Ok(()),
-        }
-    }
-}
-
 /// Notes that a stream fills the dataset; the caller holds the gate.
 fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> {
     entry.streams.begin(ds.object()).ok_or_else(|| {
@@ -300,17 +251,14 @@ fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> 
 
 /// How a new dataset below `parent` is encrypted.
 fn new_key(
-    run: &Run,
     entry: &PoolEntry,
     parent: &Dataset,
     crypt: &CryptProps,
+    prepared: Option<Prepared>,
     what: &str,
 ) -> Answer<Option<NewKey>> {
     let features = entry.pool.dsl.features();
     let enabled = features.is_enabled(dsl::crypto::ENCRYPTION);
-    let random = run.admin.env.rng.u64();
-    let key = run.r.key.as_ref();
-    let prepared = keys::prepare(&*run.admin.process, crypt, key, random);
     let new = keys::for_new(Some(&parent.dir()), enabled, crypt, prepared);
     let new = new.and_then(|key| match key {
         Some(_) => keys::need_ivsets(&**features).map(|()| key),
@@ -318,7 +266,7 @@ fn new_key(
     });
     new.map_err(|e| match e.code == Kind::Access.errno() {
         true => words::sentence(Kind::Access, what, "inherited key must be loaded"),
-        false => words::sentence(Kind::Invalid, what, e.message),
+        false => words::sentence(Kind::from_errno(e.code), what, e.message),
     })
 }
 
@@ -403,24 +351,19 @@ fn go_on(
     })
 }
 
-/// Makes the file systems above a new target that has most of its name from the stream (`-d`), as `zfs create -p` does.
-fn make_parents(run: &mut Run, entry: &Arc<PoolEntry>, target: &Target) -> Answer<()> {
-    let new = target.head.is_none() && target.kept.is_none();
-    if run.r.dry_run || !new || run.r.name_by != NameBy::AllButFirst {
-        return Ok(());
+/// Makes file systems, in a txg.
+type Make = Box<dyn FnOnce(&pool::Pool, &dmu::Tx) -> Result<()> + Send>;
+
+/// Makes the file systems above a new target that has most of its name from the stream (`-d`), as `zfs create -p` does, in
+/// the txg in which the target begins.
+fn parents(run: &Run, entry: &PoolEntry, above: Option<&Above>) -> Answer<Option<Make>> {
+    match above.filter(|a| !a.missing.is_empty()) {
+        Some(above) => {
+            let make = create::make_parents(run.admin, entry, run.peer, above)?;
+            Ok(Some(Box::new(make)))
+        }
+        None => Ok(None),
     }
-    let above = create::above(entry, &target.fs, true)?;
-    if above.missing.is_empty() {
-        return Ok(());
-    }
-    above.require(run.admin, entry, run.peer, &Vec::new())?;
-    let make = create::make_parents(run.admin, entry, run.peer, &above)?;
-    entry
-        .pool
-        .task(make)
-        .map_err(|e| words::stream(target.what, &e))?;
-    run.new.extend(above.missing);
-    Ok(())
 }
 
 /// The state of a receive that can be gone on with, of which nothing has come.
@@ -449,10 +392,15 @@ fn start(
     entry: &Arc<PoolEntry>,
     begin: &Begin,
     list: &BeginList,
-    target: &Target,
+    place: Place<'_>,
     extra: Option<&Extra>,
     asked: &Asked,
 ) -> Answer<Filling> {
+    let Place {
+        target,
+        above,
+        key: prepared,
+    } = place;
     let what = target.what;
     let fail = |e: Error| words::stream(what, &e);
     let raw = begin.features & feature::RAW != 0;
@@ -475,13 +423,10 @@ fn start(
         true => Some(begun(begin, list)?),
         false => None,
     };
-    let parent = match &target.head {
-        Some(_) => None,
-        None => Some(parent_of(entry, target)?),
-    };
-    let key = match (&target.base, &parent) {
-        (None, Some(parent)) if !raw => {
-            new_key(run, entry, parent, &asked.crypt(run, extra), what)?
+    let key = match (&target.base, above) {
+        (None, Some(above)) if !raw => {
+            let crypt = asked.crypt(run, extra);
+            new_key(entry, &above.parent, &crypt, prepared, what)?
         }
         _ => None,
     };
@@ -503,9 +448,15 @@ fn start(
     let asked = asked.clone();
     let seal = sealed.clone();
     let uid = u64::from(run.peer.uid);
+    let who = rights::caller(run.admin, entry, run.peer)?;
+    let by = By::of(&who, None).map_err(fail)?;
+    let make = parents(run, entry, above)?;
     let (ds, made, failed) = entry
         .pool
         .task(move |pool, tx| {
+            if let Some(make) = make {
+                make(pool, tx)?;
+            }
             let parent = match name.rsplit_once('/') {
                 Some((up, _)) if head.is_none() => Some(pool.dsl.dir(up)?),
                 _ => None,
@@ -539,8 +490,10 @@ fn start(
                 }
                 // What is there already keeps its own until it has the data, too.
                 if head.is_none() {
-                    store(pool, tx, &ds, props.as_ref(), &asked, true, &mut failed)?;
+                    let at = (pool, tx);
+                    store(at, &ds, props.as_ref(), &asked, &by, true, &mut failed)?;
                 }
+                setters::note_content((pool, tx), &ds, base.as_deref(), by.user)?;
                 let os = match (&base, &seal) {
                     (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
                     (None, Some(s)) => {
@@ -556,6 +509,10 @@ fn start(
             Ok((ds, made, failed))
         })
         .map_err(fail)?;
+    if let Some(above) = above {
+        let made = above.missing.iter();
+        run.new.extend(made.map(|name| (name.clone(), None)));
+    }
     let os = made.map_err(|e| give_up(entry, target, &ds, false, fail(e)))?;
     warn(run, target, failed);
     Ok(Filling {
@@ -565,133 +522,6 @@ fn start(
         resumable,
         sealed,
     })
-}
-
-/// Properties that are stored after the data, since they may refuse them or be changed by them.
-const LATE: [&str; 3] = ["refquota", set::LOCATION, "sharesmb"];
-
-/// Properties that were asked for and do not fit, and why.
-type Unset = Vec<(String, Error)>;
-
-/// Stores what the package (`props`) and the command line say of properties, before the data (`early`) or after it.
-/// What cannot be stored is no reason to leave out the rest; the first error is returned. Limits that do not fit are
-/// no error, they go to `failed`.
-///
-/// The location of a key is always a local value. That of the stream comes last, as in OpenZFS, also with `-o` or `-x`.
-fn store(
-    pool: &pool::Pool,
-    tx: &dmu::Tx,
-    ds: &Arc<Dataset>,
-    props: Option<&NvList>,
-    asked: &Asked,
-    early: bool,
-    failed: &mut Unset,
-) -> Result<()> {
-    // What is not inherited cannot be made to be: it is left out.
-    let stays_out = |name: &String| disk::props::dataset(name).is_some_and(|p| !p.inheritable());
-    let mut done = match props {
-        Some(props) => {
-            let mut props = props.clone();
-            for name in asked.exclude.iter().filter(|n| stays_out(n)) {
-                props.remove(name);
-            }
-            set::store_received(pool, tx, ds, &props, early, &LATE)
-        }
-        None => Ok(()),
-    };
-    let now = |(name, _): &&(String, PropValue)| LATE.contains(&name.as_str()) != early;
-    let local: Vec<_> = asked.set.iter().filter(now).cloned().collect();
-    if set::store_props(pool, tx, ds, &local).is_err() {
-        // Together they do not fit: those that fit alone are stored.
-        for one in local {
-            let r = set::store_props(pool, tx, ds, std::slice::from_ref(&one));
-            match r {
-                Err(e) if matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
-                    failed.push((one.0, e));
-                }
-                r => done = done.and(r),
-            }
-        }
-    }
-    if !early {
-        let locations = [
-            asked.crypt.keylocation.clone(),
-            props.and_then(set::received_location),
-        ];
-        for location in locations.into_iter().flatten() {
-            done = done.and(set::store_location(pool, tx, ds, &location));
-        }
-    }
-    for name in asked.exclude.iter().filter(|n| early && !stays_out(n)) {
-        // What was set here goes before what is received anyway.
-        let is_local = matches!(ds.prop(name, false)?, Some((_, PropSource::Local)));
-        if !is_local {
-            done = done.and(pool.dsl.set_prop(tx, ds, name, &PropChange::Inherit));
-        }
-    }
-    done
-}
-
-/// Tells of properties that could not be set.
-fn warn(run: &mut Run, target: &Target, failed: Unset) {
-    for (name, e) in failed {
-        let fs = &target.fs;
-        let why = datasets::plain(e, fs).message;
-        let text = format!("cannot receive {name} property on {fs}: {why}");
-        run.warnings.push(text);
-    }
-}
-
-/// What the package and the command line say, as far as it waits for the data.
-struct Late {
-    asked: Asked,
-    /// Nothing was stored before the data: the target was there already, and stays as it is if the stream fails.
-    all: bool,
-    props: Option<NvList>,
-    snap_props: Option<NvList>,
-    holds: Vec<String>,
-}
-
-impl Late {
-    fn of(run: &Run, target: &Target, extra: Extra, asked: Asked) -> Late {
-        Late {
-            asked,
-            all: target.head.is_some() || target.kept.is_some(),
-            props: extra.props,
-            snap_props: extra.snap_props,
-            holds: match run.r.no_holds {
-                true => Vec::new(),
-                false => extra.holds,
-            },
-        }
-    }
-
-    /// Stores it, in the txg in which the snapshot `fs@snap` appears: nobody sees the snapshot without its holds, and no
-    /// export or crash comes in between.
-    fn store(&self, pool: &pool::Pool, tx: &dmu::Tx, fs: &str, snap: &str) -> Result<Unset> {
-        let ds = pool.dsl.dataset(fs)?;
-        let snap = pool.dsl.dataset(&format!("{fs}@{snap}"))?;
-        // The holds first: what fails must not cost them.
-        for tag in &self.holds {
-            if pool.dsl.check_hold(&snap, tag, false).is_ok() {
-                pool.dsl.hold(tx, &snap, tag, false)?;
-            }
-        }
-        let mut failed = Unset::new();
-        let mut store = |early| {
-            let props = self.props.as_ref();
-            store(pool, tx, &ds, props, &self.asked, early, &mut failed)
-        };
-        let mut done = match self.all {
-            true => store(true),
-            false => Ok(()),
-        };
-        done = done.and(store(false));
-        if let Some(p) = &self.snap_props {
-            done = done.and(set::store_received(pool, tx, &snap, p, true, &[]));
-        }
-        done.map(|()| failed)
-    }
 }
 
 /// Fills the dataset and ends, or cleans up.
@@ -799,6 +629,31 @@ struct Filled<'a> {
     ended: &'a Cell<bool>,
 }
 
+/// Asks again, at the end of a stream, whether it may be received: permissions may have been taken back, and the target may
+/// have been protected, while it came.
+fn still_permitted(
+    run: &Run,
+    entry: &Arc<PoolEntry>,
+    begin: &Begin,
+    target: &Target,
+    filled: &Filled<'_>,
+) -> Answer<()> {
+    let above = match (&target.head, filled.ds.dir().parent()) {
+        (None, Some(up)) => Some(Above {
+            parent: up.head().map_err(errors::answer)?,
+            missing: Vec::new(),
+        }),
+        _ => None,
+    };
+    let brought = filled.late.brought();
+    let filling = Some(filled.ds);
+    permitted(run, entry, target, above.as_ref(), &brought, filling)?;
+    match &target.head {
+        Some(head) => look_again(run, entry, begin, head, filled.ds),
+        None => Ok(()),
+    }
+}
+
 /// The one txg in which the target becomes what was received.
 fn finish(
     run: &mut Run,
@@ -810,9 +665,13 @@ fn finish(
     // A forced export holds the gate while it waits for this stream to end.
     let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     let _names = entry.names.write();
-    let fail = |e: Error| words::into(target.what, &target.fs, &e);
+    still_permitted(run, entry, begin, target, filled)?;
+    let head = target.head.as_ref().unwrap_or(filled.ds).clone();
+    // It keeps its name while a stream fills it; whatever happened, what is said and stored is about this one.
+    let name = head.full_name();
+    let fail = |e: Error| words::into(target.what, &name, &e);
     let mut mounted = None;
-    if let Some(head) = &target.head {
+    if target.head.is_some() {
         entry.close_in_ctldirs(head.object());
         for (_, object) in head.snapshot_names().map_err(fail)? {
             entry.close_in_ctldirs(object);
@@ -829,16 +688,14 @@ fn finish(
     match dressed {
         Ok(failed) => warn(run, target, failed),
         Err(e) => {
-            let text = format!("cannot receive properties on {}: {e}", target.fs);
+            let text = format!("cannot receive properties on {name}: {e}");
             run.warnings.push(text);
         }
     }
-    if let Ok(ds) = entry.pool.dsl.dataset(&target.fs) {
-        set::refresh(entry, &[ds]);
-    }
     if target.head.is_none() {
-        run.new.push(target.fs.clone());
+        run.new.push((name, Some(head.object())));
     }
+    set::refresh(entry, &[head]);
     Ok(())
 }
 
@@ -854,9 +711,12 @@ fn end_in_txg(
     if let Some(head) = &target.head {
         entry.close_in_ctldirs(head.object());
     }
+    let who = rights::caller(run.admin, entry, run.peer);
+    let who = who.map_err(|e| Error::new(Kind::from_errno(e.code), e.message))?;
+    let by = By::of(&who, target.head.as_ref())?;
     let (command, uid) = (run.command(), u64::from(run.peer.uid));
     let (head, ds) = (target.head.clone(), filled.ds.clone());
-    let (fs, late) = (target.fs.clone(), filled.late.clone());
+    let late = filled.late.clone();
     let (name, guid, time) = (target.snap.clone(), begin.to_guid, begin.creation_time);
     let force = run.r.force;
     let dressed = entry.pool.task(move |pool, tx| {
@@ -878,15 +738,17 @@ fn end_in_txg(
         };
         // A log that a crash left behind goes with the content of the target, and not before.
         let log = head.as_ref().map(|h| pool.left_log(h)).transpose()?;
-        pool.dsl.receive_end(tx, &end)?;
+        let snap = pool.dsl.receive_end(tx, &end)?;
         if let Some(Err(e)) = log.map(|log| log.free(tx)) {
             pool.stop_for_good(e.clone());
             return Err(e);
         }
         // The snapshot is there, whatever is wrong with what is to be said of it.
-        let dressed = late.store(pool, tx, &fs, &name);
+        let head = head.as_ref().unwrap_or(&ds);
+        let marked = setters::note_content((pool, tx), head, None, by.user);
+        let dressed = late.store((pool, tx), head, &snap, &by);
         pool.log_in(tx, &command, uid)?;
-        Ok(dressed)
+        Ok(marked.and(dressed))
     })?;
     filled.ended.set(true);
     Ok(dressed)

@@ -5,7 +5,8 @@ use super::one;
 use super::target::Extra;
 use super::{list_of, sent_name, words, Run};
 use crate::cancel;
-use crate::datasets::{self, destroy, rename, rights, set, snapshots, Answer};
+use crate::datasets::rights::{self, Action};
+use crate::datasets::{self, destroy, rename, set, setters, snapshots, Answer};
 use crate::errors;
 use crate::registry::PoolEntry;
 use api::{DatasetDestroy, NameBy};
@@ -94,13 +95,13 @@ pub fn receive<R: Read>(
             target: Some(target),
         };
         let location = extra.props.as_ref().and_then(set::received_location);
-        let name = one::receive(run, reader, &b, &list, Some(extra))?;
+        let done = one::receive(run, reader, &b, &list, Some(extra))?;
         let root = found.map(|f| f.is_encryption_root);
-        let raw = list.crypt_keydata.is_some() && !run.r.corrective;
-        match (name, root) {
+        let raw = list.crypt_keydata.is_some();
+        match (done, root) {
             // The top of what was sent keeps its own key, wherever it goes.
-            (Some(name), Some(root)) if raw && (root || !below.is_empty()) => {
-                follow_root(run, &name, root, location)?
+            (Some(done), Some(root)) if raw && (root || !below.is_empty()) => {
+                follow_root(run, &done, root, location)?
             }
             _ => {}
         }
@@ -109,13 +110,38 @@ pub fn receive<R: Read>(
 }
 
 /// A file system received raw is an encryption root, or uses the key of its parent's root, as on the sending side, if
-/// it can. `location`: where the sender has the key of a root.
-fn follow_root(run: &mut Run, name: &str, is_root: bool, location: Option<String>) -> Answer<()> {
+/// it can. `location`: where the sender has the key of a root. Who may not change the key of one that was there before leaves
+/// it as it is.
+fn follow_root(
+    run: &mut Run,
+    done: &one::Done,
+    is_root: bool,
+    location: Option<String>,
+) -> Answer<()> {
+    let name = &done.name;
     let entry = datasets::entry_of(run.admin, name)?;
     let _gate = entry.pass().map_err(errors::answer)?;
     let _names = entry.names.write();
     let ds = datasets::find(&entry, name)?;
+    // Another one may have the name by now.
+    if ds.object() != done.object {
+        return Ok(());
+    }
     let dir = ds.dir();
+    let root = dir.encryption_root().map_err(errors::answer)?;
+    if root.is_some_and(|r| r.object() == dir.object()) == is_root {
+        return Ok(());
+    }
+    if !done.is_new {
+        let may = rights::require(run.admin, &entry, run.peer, Action::ChangeKey, &ds);
+        if let Err(e) = may {
+            note(
+                run,
+                format!("cannot change the encryption root of {name}: {e}"),
+            );
+            return Ok(());
+        }
+    }
     let r = entry.pool.task(move |pool, tx| match is_root {
         true => {
             // Whoever was one has its location already.
@@ -233,9 +259,11 @@ fn dress_snapshots(
         // Who may not set them receives what comes after them all the same.
         let stored = rights::require_named(run.admin, entry, run.peer, "userprop", &local.head)
             .and_then(|()| {
+                let who = rights::caller(run.admin, entry, run.peer)?;
+                let by = setters::user(&who);
                 let stored = entry.pool.task(move |pool, tx| {
                     list.iter().try_for_each(|(snap, props)| {
-                        set::store_received(pool, tx, snap, props, true, &[])
+                        set::store_received((pool, tx), snap, props, true, &[], by)
                     })
                 });
                 stored.map_err(errors::answer)

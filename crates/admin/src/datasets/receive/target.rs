@@ -1,6 +1,7 @@
 //! The target of a stream: its name, its base, what exists there, and whether the stream may be received.
 
 use super::{sent_name, words, Run};
+use crate::datasets::create::{self, Above};
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, protect, Answer};
 use crate::errors;
@@ -206,6 +207,13 @@ pub(super) fn find_target(
     }
     if wants_new {
         if let Some(there) = &head {
+            if run.r.force && (clone || run.r.origin.is_some()) {
+                // What is there cannot begin with another snapshot from one txg to the next.
+                return refuse(
+                    Kind::Exists,
+                    format!("destination '{fs}' exists\nmust destroy it to receive a clone"),
+                );
+            }
             full_onto(run, entry, begin, there, &fs)?;
         }
         if clone || run.r.origin.is_some() {
@@ -249,58 +257,177 @@ pub(super) fn protected(fs: &str) -> String {
     )
 }
 
-/// Refuses callers without the permissions that a receive needs, also for the properties and holds that the
-/// stream and the command line bring, and those bound by limits.
+/// What a stream and its package bring besides the data.
+pub(super) struct Brought<'a> {
+    /// Properties of the file system and of the snapshot.
+    pub(super) lists: [Option<&'a NvList>; 2],
+    /// The snapshot gets holds.
+    pub(super) holds: bool,
+}
+
+impl<'a> Brought<'a> {
+    pub(super) fn of(extra: Option<&'a Extra>) -> Brought<'a> {
+        Brought {
+            lists: [
+                extra.and_then(|e| e.props.as_ref()),
+                extra.and_then(|e| e.snap_props.as_ref()),
+            ],
+            holds: extra.is_some_and(|e| !e.holds.is_empty()),
+        }
+    }
+}
+
+/// The file system that a new target is made in, with those that are missing on the way (`-d`); `None`: the target is there.
+pub(super) fn above_of(run: &Run, entry: &PoolEntry, target: &Target) -> Answer<Option<Above>> {
+    if target.head.is_some() {
+        return Ok(None);
+    }
+    let makes_parents = run.r.dry_run || run.r.name_by == NameBy::AllButFirst;
+    if makes_parents && target.kept.is_none() {
+        return create::above(entry, &target.fs, true).map(Some);
+    }
+    let parent = parent_of(entry, target)?;
+    let missing = Vec::new();
+    Ok(Some(Above { parent, missing }))
+}
+
+/// The snapshot that what is received begins with, if it is not one of the target's own: whoever receives gets all that is in it.
+fn foreign_base(target: &Target) -> Result<Option<Arc<Dataset>>> {
+    let base = match (&target.base, &target.kept) {
+        (Some(base), _) => Some(base.clone()),
+        (None, Some(kept)) => kept.dir().origin()?,
+        (None, None) => None,
+    };
+    let own = target.head.as_ref().map(|head| head.dir().object());
+    Ok(base.filter(|base| Some(base.dir().object()) != own))
+}
+
+/// Refuses callers without the permissions that a receive needs, also for the origin and for the properties and holds that the
+/// stream and the command line bring, and those bound by limits. `above`: see [`above_of`]. `filled`: the dataset that the stream
+/// has filled, when it is asked again at the end.
 pub(super) fn permitted(
     run: &Run,
-    entry: &Arc<PoolEntry>,
+    entry: &PoolEntry,
     target: &Target,
-    extra: Option<&Extra>,
+    above: Option<&Above>,
+    brought: &Brought<'_>,
+    filled: Option<&Arc<Dataset>>,
 ) -> Answer<()> {
-    let (admin, peer) = (run.admin, run.peer);
-    if rights::is_owner(admin, peer) {
+    if rights::is_owner(run.admin, run.peer) {
         return Ok(());
     }
-    let parent = match target.head {
-        Some(_) => None,
-        None => Some(parent_of(entry, target)?),
-    };
-    let place = parent.as_ref().or(target.head.as_ref());
-    let Some(place) = place else {
-        return Err(rights::denied());
-    };
-    let force = run.r.force;
-    let named = |p: String| match &parent {
-        Some(parent) => rights::require_named_in_new(admin, entry, peer, &p, parent),
-        None => rights::require_named(admin, entry, peer, &p, place),
-    };
     let check = || {
-        rights::require(admin, entry, peer, Action::Receive { force }, place)?;
-        let brought = extra.iter().flat_map(|e| [&e.props, &e.snap_props]);
-        for list in brought.flatten() {
-            let stored = |n: &&str| props::is_user(n) || props::dataset(n).is_some();
-            for name in list.iter().map(|(name, _)| name).filter(stored) {
-                named(rights::of_property(name).to_string())?;
+        at_datasets(run, entry, target, above)?;
+        for name in names_set(run, brought) {
+            let name = rights::of_property(&name);
+            match (above, &target.head) {
+                (Some(above), _) => {
+                    rights::require_named_in_new(run.admin, entry, run.peer, name, &above.parent)?;
+                }
+                (None, Some(head)) => {
+                    rights::require_named(run.admin, entry, run.peer, name, head)?;
+                }
+                (None, None) => return Err(rights::denied()),
             }
         }
-        let given = run.r.props.iter().map(|(name, _)| name);
-        for name in given.chain(&run.r.exclude) {
-            named(rights::of_property(name).to_string())?;
-        }
-        if extra.is_some_and(|e| !e.holds.is_empty()) {
-            named("hold".into())?;
-        }
-        let who = rights::caller(admin, entry, peer)?;
-        let dsl = &entry.pool.dsl;
-        let snap = [(place.clone(), target.snap.clone())];
-        let limits = dsl.check_snapshot_limits(&snap, &who);
-        let limits = limits.and_then(|()| match &parent {
-            Some(parent) => dsl.check_filesystem_limit(&parent.dir(), 1, &who),
-            None => Ok(()),
-        });
-        limits.map_err(|e| datasets::plain(e, &target.fs))
+        limited(run, entry, target, above, filled)
     };
     check().map_err(|e: ApiError| words::sentence(Kind::from_errno(e.code), target.what, e.message))
+}
+
+/// The permissions to receive, where the data goes and where it begins.
+fn at_datasets(run: &Run, entry: &PoolEntry, target: &Target, above: Option<&Above>) -> Answer<()> {
+    let (admin, peer) = (run.admin, run.peer);
+    let action = Action::Receive { force: run.r.force };
+    match (above, &target.head) {
+        (Some(above), _) if !above.missing.is_empty() => {
+            rights::require_in_new(admin, entry, peer, &above.parent, &api::Props::new())?;
+            rights::require_below_new(admin, entry, peer, &above.parent)?;
+            rights::require_action_in_new(admin, entry, peer, action, &above.parent)?;
+        }
+        (Some(above), _) => rights::require(admin, entry, peer, action, &above.parent)?,
+        (None, Some(head)) => rights::require(admin, entry, peer, action, head)?,
+        (None, None) => return Err(rights::denied()),
+    }
+    // What another stream has brought so far is somebody's, too.
+    if let (None, Some(kept)) = (&target.head, &target.kept) {
+        rights::require(admin, entry, peer, action, kept)?;
+    }
+    match foreign_base(target).map_err(errors::answer)? {
+        Some(base) => rights::require(admin, entry, peer, Action::CloneFrom, &base),
+        None => Ok(()),
+    }
+}
+
+/// The properties that a receive sets or clears, and `hold`.
+fn names_set(run: &Run, brought: &Brought<'_>) -> Vec<String> {
+    let stored = |n: &&str| props::is_user(n) || props::dataset(n).is_some();
+    let lists = brought.lists.iter().flatten();
+    let of_stream = lists.flat_map(|list| list.iter().map(|(name, _)| name).filter(stored));
+    let given = run.r.props.iter().map(|(name, _)| name.as_str());
+    let excluded = run.r.exclude.iter().map(String::as_str);
+    let all = of_stream.chain(given).chain(excluded);
+    let mut names: Vec<String> = all.map(str::to_string).collect();
+    if brought.holds && !run.r.no_holds {
+        names.push("hold".into());
+    }
+    names
+}
+
+/// The limits on file systems and snapshots.
+fn limited(
+    run: &Run,
+    entry: &PoolEntry,
+    target: &Target,
+    above: Option<&Above>,
+    filled: Option<&Arc<Dataset>>,
+) -> Answer<()> {
+    let who = rights::caller(run.admin, entry, run.peer)?;
+    let dsl = &entry.pool.dsl;
+    let parent = above.map(|a| &a.parent);
+    let Some(place) = target.head.as_ref().or(filled).or(parent) else {
+        return Ok(());
+    };
+    let snap = [(place.clone(), target.snap.clone())];
+    let limits = dsl.check_snapshot_limits(&snap, &who);
+    let limits = limits.and_then(|()| match (above, filled.or(target.kept.as_ref())) {
+        (Some(above), None) => {
+            let more = above.missing.len() as u64 + 1;
+            dsl.check_filesystem_limit(&above.parent.dir(), more, &who)
+        }
+        _ => Ok(()),
+    });
+    limits.map_err(|e| datasets::plain(e, &target.fs))
+}
+
+/// Looks again, at the end of a stream, at what stands in the way of an existing target: it may have been protected, or have
+/// got snapshots, while the stream came.
+pub(super) fn look_again(
+    run: &Run,
+    entry: &PoolEntry,
+    begin: &Begin,
+    head: &Arc<Dataset>,
+    filled: &Dataset,
+) -> Answer<()> {
+    let fs = head.full_name();
+    let base = filled.dir().origin().map_err(errors::answer)?;
+    let Some(base) = base.filter(|b| b.dir().object() == head.dir().object()) else {
+        return full_onto(run, entry, begin, head, &fs);
+    };
+    let newest = head.prev().map_err(errors::answer)?;
+    let younger = newest.is_none_or(|n| n.object() != base.object());
+    let changed = || -> Result<bool> {
+        Ok(younger || head.is_modified_since(&base)? || has_unwritten(entry, head))
+    };
+    let on = run.r.force && protect::is_on(head).map_err(errors::answer)?;
+    match on && changed().map_err(errors::answer)? {
+        true => Err(words::sentence(
+            Kind::NotPermitted,
+            words::INCREMENTAL,
+            protected(&fs),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Whether a full stream may take the place of what is there.

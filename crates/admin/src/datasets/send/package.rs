@@ -176,7 +176,7 @@ fn props(ds: &Dataset, received: bool) -> Result<NvList> {
     for (name, value) in all {
         let native = disk::props::DATASET.iter().find(|p| p.name == name);
         let goes = match native {
-            None => disk::props::is_user(&name),
+            None => disk::props::is_user(&name) && !disk::props::is_reserved(&name),
             Some(p) => !matches!(p.class, Class::ReadOnly | Class::Once | Class::OnceDefault),
         };
         if !goes {

@@ -334,8 +334,8 @@ static SUBS: &[Sub] = &[
         operands: "filesystem|snapshot[:path]...",
         flags: &[sw('l', "Mode, links, ids of owner and group, bytes and seconds of the last change of each.")],
         text: &[
-            "As tank/home@monday:/docs, or without a path for the root. The caller needs the rights that it would need in \
-             a mount. Symbolic links are not followed, file systems below are not entered. Control characters of names \
+            "As tank/home@monday:/docs, or without a path for the root. The caller needs the permission 'mount', and the rights \
+             that it would need in a mount. Symbolic links are not followed, file systems below are not entered. Control characters of names \
              are shown as \\ooo.",
         ],
         complete: Complete::Datasets,

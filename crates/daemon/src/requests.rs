@@ -7,7 +7,7 @@ use crate::startup::Stop;
 use crate::transport::{Input, Outlet};
 use admin::datasets::{
     create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
-    rights,     send, set, snapshots, space,
+    rights, send, set, snapshots, space,
 };
 use admin::pools::{self, damage, devices, import, scan, upgrade};
 use admin::{cancel, values, Admin, Answer, Door, Paths, Settings};

@@ -78,7 +78,7 @@ pub struct Mounting<'a> {
     /// The ordinary user it is mounted for: the directory must be this user's, or be made in one of this
     /// user's.
     pub user: Option<u32>,
-    /// The ordinary user who has set the mount point ([`crate::datasets::setters`]): the directory must be this user's also where
+    /// The ordinary user who has set the mount point ([`crate::setters`]): the directory must be this user's also where
     /// the owner mounts.
     pub place_of: Option<u32>,
     /// It was unmounted by somebody else, but is still in use there.

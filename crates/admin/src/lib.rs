@@ -39,6 +39,7 @@ mod parallel;
 pub mod pools;
 pub mod process;
 pub mod registry;
+pub mod setters;
 mod streams;
 pub mod suspended;
 pub mod values;

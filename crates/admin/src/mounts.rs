@@ -1,10 +1,10 @@
 //! Mounted file systems: their mount points and options, and changes of these.
 
-use crate::datasets::setters;
 use crate::door::{Atime, Mount, MountOptions, Mounting};
 use crate::errors;
 use crate::head::{zpl_props, Head};
 use crate::registry::{Admin, PoolEntry};
+use crate::setters;
 use crate::values;
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};

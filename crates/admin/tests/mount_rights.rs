@@ -278,11 +278,11 @@ fn a_property_unmounts_nothing_that_its_setter_may_not_unmount() {
     assert_eq!(door.places(), before);
     // The owner may; and then the place is the user's to give, so it is looked at.
     let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/c").unwrap();
-    let setter = admin::datasets::setters::of_mountpoint(&ds).unwrap();
+    let setter = admin::setters::of_mountpoint(&ds).unwrap();
     assert_eq!(setter, Some(1000));
     set(&a, ROOT, "p/a/c", "mountpoint", "/srv").unwrap();
     assert!(door.places().contains_key(&PathBuf::from("/srv")));
-    assert_eq!(admin::datasets::setters::of_mountpoint(&ds).unwrap(), None);
+    assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), None);
     set(&a, ROOT, "p/a/c", "canmount", "off").unwrap();
     assert!(!door.places().contains_key(&PathBuf::from("/srv")));
 }

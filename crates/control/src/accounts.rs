@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn subordinate_ids_are_those_of_their_user() {
         let subuid = "ann:100000:65536\n1001:200000:10\nroot:300000:10\nbad:x:y\nnone:400000:5\n";
-        let passwd = || "root:x:0:0::/:\nann:x:1000:1000::/home/ann:/bin/sh\n".to_string();
+        let passwd = || "root:x:0:0::/:\nann:x:1000:1000::/:/bin/sh\n".to_string();
         for (uid, want) in [
             (1000, 1000),
             (100_000, 1000),

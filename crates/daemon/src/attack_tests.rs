@@ -245,18 +245,12 @@ fn props(list: &[(&str, &str)]) -> api::Props {
 
 /// One request of each kind that takes permissions, permitted with those of its row: on what is not Joe's.
 fn plain() -> Vec<Request> {
+    [plain_changes(), plain_more()].concat()
+}
+
+/// More of [`plain`]: changes of datasets.
+fn plain_changes() -> Vec<Request> {
     let command = String::new;
-    let holding = |tag: &str| Holding {
-        tag: text(tag),
-        snapshots: vec![text("p/s@a")],
-        ..Holding::default()
-    };
-    let grant = || Delegation {
-        to: Delegate::User(1000),
-        local: true,
-        descendent: true,
-        permissions: vec![text("allow")],
-    };
     vec![
         Request::DatasetCreate(DatasetCreate {
             name: text("p/s/new"),
@@ -310,6 +304,24 @@ fn plain() -> Vec<Request> {
             name: text("p/s#new"),
             command: command(),
         },
+    ]
+}
+
+/// More of [`plain`]: streams, keys, mounts and permissions.
+fn plain_more() -> Vec<Request> {
+    let command = String::new;
+    let holding = |tag: &str| Holding {
+        tag: text(tag),
+        snapshots: vec![text("p/s@a")],
+        ..Holding::default()
+    };
+    let grant = || Delegation {
+        to: Delegate::User(1000),
+        local: true,
+        descendent: true,
+        permissions: vec![text("allow")],
+    };
+    vec![
         Request::Receive(Receive {
             target: text("p/s/new"),
             ..Receive::default()
@@ -400,12 +412,6 @@ fn sly() -> Vec<Request> {
         recursive,
         command: command(),
     };
-    let receive = |target: &str, r: Receive| {
-        Request::Receive(Receive {
-            target: text(target),
-            ..r
-        })
-    };
     let mut out = vec![
         rename("p/s/x", "p/u/y", true, false),
         rename("p/u/x", "p/s/y/z", false, false),
@@ -458,6 +464,36 @@ fn sly() -> Vec<Request> {
             protected: true,
             ..Rollback::default()
         }),
+    ];
+    out.extend(sly_looks());
+    for (name, value) in [
+        ("mountpoint", "/etc"),
+        ("canmount", "off"),
+        ("setuid", "on"),
+        ("com.example:x", "y"),
+        ("userquota@0", "1M"),
+        ("quota", "1M"),
+        ("keylocation", "file:///k"),
+    ] {
+        out.push(Request::DatasetSet {
+            dataset: text("p/s"),
+            props: props(&[(name, value)]),
+            no_remount: false,
+            command: command(),
+        });
+    }
+    out
+}
+
+/// More of [`sly`]: streams, mounts, and what only looks.
+fn sly_looks() -> Vec<Request> {
+    let receive = |target: &str, r: Receive| {
+        Request::Receive(Receive {
+            target: text(target),
+            ..r
+        })
+    };
+    vec![
         receive(
             "p/u/y",
             Receive {
@@ -537,24 +573,7 @@ fn sly() -> Vec<Request> {
             offset: 0,
             length: None,
         },
-    ];
-    for (name, value) in [
-        ("mountpoint", "/etc"),
-        ("canmount", "off"),
-        ("setuid", "on"),
-        ("com.example:x", "y"),
-        ("userquota@0", "1M"),
-        ("quota", "1M"),
-        ("keylocation", "file:///k"),
-    ] {
-        out.push(Request::DatasetSet {
-            dataset: text("p/s"),
-            props: props(&[(name, value)]),
-            no_remount: false,
-            command: command(),
-        });
-    }
-    out
+    ]
 }
 
 /// Whether nothing was done, or told, for a request that takes permissions.

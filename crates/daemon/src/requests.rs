@@ -356,17 +356,7 @@ pub fn answer(
         Request::PoolReopen { pool, command } => {
             devices::reopen(admin, peer, &pool, &command).map(done)
         }
-        Request::Events { pool, after } => {
-            let (mut list, dropped) = admin.events.after(after);
-            if let Some(pool) = pool {
-                let own = ("pool".to_string(), api::EventValue::Text(pool));
-                list.retain(|e| e.pairs.contains(&own));
-            }
-            if !rights::is_owner(admin, peer) {
-                list.iter_mut().for_each(admin::events::without_history);
-            }
-            Ok(Reply::Events(api::Events { list, dropped }))
-        }
+        Request::Events { pool, after } => Ok(Reply::Events(events(admin, peer, pool, after))),
         Request::EventsClear {} => Ok(Reply::DoneBut(format!(
             "cleared {} events",
             admin.events.clear()
@@ -378,6 +368,19 @@ pub fn answer(
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
+}
+
+/// Events behind a number, of one pool or all; the history is left out for others than the owner.
+fn events(admin: &Arc<Admin>, peer: Peer, pool: Option<String>, after: u64) -> api::Events {
+    let (mut list, dropped) = admin.events.after(after);
+    if let Some(pool) = pool {
+        let own = ("pool".to_string(), api::EventValue::Text(pool));
+        list.retain(|e| e.pairs.contains(&own));
+    }
+    if !rights::is_owner(admin, peer) {
+        list.iter_mut().for_each(admin::events::without_history);
+    }
+    api::Events { list, dropped }
 }
 
 /// Requests about datasets, and what is in volumes.

@@ -124,6 +124,7 @@ fn root_mounts_no_users_files_over_its_own_directories() {
     rig.zfs(&["unmount", "tank/u/b"]);
     let b = Path::new(&his).join("b");
     let _ = fs::create_dir(&b);
+    chown(&b, Some(0), Some(0)).unwrap();
     fs::write(b.join("roots"), "").unwrap();
     rig.try_run("zfs", &["mount", "tank/u/b"]).fails(1);
     // Where root has set it, it stays root's.

@@ -21,7 +21,6 @@ pub mod rename;
 pub mod rights;
 pub mod send;
 pub mod set;
-pub mod setters;
 pub mod snapshots;
 pub mod space;
 pub mod version;

@@ -238,7 +238,7 @@ pub fn unallow(
 }
 
 /// Mounts follow permissions: what others than the owner may put files into is mounted without set-user-id programs and
-/// devices ([`crate::datasets::setters`]).
+/// devices ([`crate::setters`]).
 fn follow(entry: &PoolEntry, name: &str) {
     if let Ok(ds) = datasets::find_anyway(entry, name) {
         set::refresh(entry, &[ds]);

@@ -1,9 +1,10 @@
 //! `zfs rename`: file systems, volumes, snapshots and bookmarks.
 
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, create, mount, setters, Answer};
+use crate::datasets::{self, create, mount, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
+use crate::setters;
 use api::{ApiError, Peer};
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};

@@ -3,8 +3,9 @@
 use crate::datasets::mount::{self, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
-use crate::datasets::{self, quota, setters, version, volumes, Answer};
+use crate::datasets::{self, quota, version, volumes, Answer};
 use crate::registry::{Admin, PoolEntry};
+use crate::setters;
 use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
 use base::mutation::{mutated, Mutation};

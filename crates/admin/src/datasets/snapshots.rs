@@ -2,9 +2,10 @@
 
 use crate::datasets::create::{self, NewFs};
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, destroy, mount, protect, set, setters, Answer};
+use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
 use crate::registry::{Admin, PoolEntry};
+use crate::setters;
 use api::{
     ApiError, Batch, Created, DatasetClone, DatasetDestroy, Holding, Peer, Rollback, SnapshotCreate,
 };

@@ -11,13 +11,15 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::{self, Above};
 use crate::datasets::keys::{self, CryptProps, Prepared};
 use crate::datasets::rights;
-use crate::datasets::{self, parse, set, setters, Answer};
+use crate::datasets::{self, parse, set, Answer};
 use crate::registry::PoolEntry;
+use crate::setters;
 use crate::streams::UnderWay;
 use crate::{cancel, errors};
 use api::ApiError;
 use base::{Error, Kind, Result};
 use disk::stream::{begin_flag, feature, Begin, Record};
+use disk::NvList;
 use dmu::Objset;
 use dsl::{Dataset, NewKey, ReceiveBegin, ReceiveEnd, ReceiveTarget, ResumeState};
 use std::cell::Cell;
@@ -386,6 +388,56 @@ fn begun(begin: &Begin, list: &BeginList) -> Answer<ResumeState> {
     })
 }
 
+/// What a dataset that has just been made for a stream gets before the data.
+struct Opening {
+    is_new: bool,
+    base: Option<Arc<Dataset>>,
+    seal: Option<Sealed>,
+    redact: Option<Vec<u64>>,
+    props: Option<NvList>,
+    asked: Asked,
+    by: By,
+    os_type: u64,
+    uid: u64,
+}
+
+impl Opening {
+    /// Dresses it, and opens its object set.
+    fn open(
+        &self,
+        (pool, tx): (&pool::Pool, &dmu::Tx),
+        ds: &Arc<Dataset>,
+        failed: &mut Unset,
+    ) -> Result<Arc<Objset>> {
+        if self.is_new {
+            pool.dsl.give_creator(tx, ds, self.uid)?;
+        }
+        if let Some(snaps) = &self.redact {
+            pool.dsl.mark_redacted(tx, ds, snaps)?;
+        }
+        // What is there already keeps its own until it has the data, too.
+        if self.is_new {
+            let props = self.props.as_ref();
+            store((pool, tx), ds, props, &self.asked, &self.by, true, failed)?;
+        }
+        setters::note_content((pool, tx), ds, self.base.as_deref(), self.by.user)?;
+        let version = self.seal.as_ref().map(|s| s.key.wrapped.version);
+        let os = match (&self.base, &self.seal) {
+            (Some(_), seal) => {
+                ds.open_received(pool.receive_policy(ds, seal.is_some())?, version)?
+            }
+            (None, Some(s)) => {
+                pool.new_raw_objset(tx, ds, self.os_type, (s.key.wrapped.version, s.meta))?
+            }
+            (None, None) => pool.new_objset(tx, ds, self.os_type)?,
+        };
+        if let Some(s) = &self.seal {
+            os.set_raw(tx, &s.meta, &s.mac)?;
+        }
+        Ok(os)
+    }
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -441,15 +493,20 @@ fn start(
     let features = brings(begin);
     let (head, base) = (target.head.clone(), target.base.clone());
     let name = target.fs.clone();
-    let os_type = u64::from(begin.objset_type);
     let ci = begin.flags & begin_flag::CI_DATA != 0;
     let resumable = resume.is_some();
-    let props = extra.and_then(|e| e.props.clone());
-    let asked = asked.clone();
-    let seal = sealed.clone();
-    let uid = u64::from(run.peer.uid);
     let who = rights::caller(run.admin, entry, run.peer)?;
-    let by = By::of(&who, None).map_err(fail)?;
+    let opening = Opening {
+        is_new: head.is_none(),
+        base: base.clone(),
+        seal: sealed.clone(),
+        redact,
+        props: extra.and_then(|e| e.props.clone()),
+        asked: asked.clone(),
+        by: By::of(&who, None).map_err(fail)?,
+        os_type: u64::from(begin.objset_type),
+        uid: who.uid,
+    };
     let make = parents(run, entry, above)?;
     let (ds, made, failed) = entry
         .pool
@@ -473,7 +530,7 @@ fn start(
                 target: place,
                 base: base.as_ref(),
                 key: key.as_ref(),
-                raw: seal.as_ref().map(|s| &s.key),
+                raw: opening.seal.as_ref().map(|s| &s.key),
                 case_insensitive: ci,
                 resume: resume.as_ref(),
                 features: &features,
@@ -481,31 +538,7 @@ fn start(
             let ds = pool.receive_begin(tx, &r, version)?;
             let mut failed = Unset::new();
             // What is refused from here on leaves a dataset behind, which goes in a txg of its own.
-            let made = (|| {
-                if head.is_none() {
-                    pool.dsl.give_creator(tx, &ds, uid)?;
-                }
-                if let Some(snaps) = &redact {
-                    pool.dsl.mark_redacted(tx, &ds, snaps)?;
-                }
-                // What is there already keeps its own until it has the data, too.
-                if head.is_none() {
-                    let at = (pool, tx);
-                    store(at, &ds, props.as_ref(), &asked, &by, true, &mut failed)?;
-                }
-                setters::note_content((pool, tx), &ds, base.as_deref(), by.user)?;
-                let os = match (&base, &seal) {
-                    (Some(_), _) => ds.open_received(pool.receive_policy(&ds, raw)?, version)?,
-                    (None, Some(s)) => {
-                        pool.new_raw_objset(tx, &ds, os_type, (s.key.wrapped.version, s.meta))?
-                    }
-                    (None, None) => pool.new_objset(tx, &ds, os_type)?,
-                };
-                if let Some(s) = &seal {
-                    os.set_raw(tx, &s.meta, &s.mac)?;
-                }
-                Ok(os)
-            })();
+            let made = opening.open((pool, tx), &ds, &mut failed);
             Ok((ds, made, failed))
         })
         .map_err(fail)?;

@@ -4,7 +4,6 @@
 //! ([`crate::sync`]), so the writer must hear of it elsewhere: each object has a mark, which the next
 //! fsync of it returns once.
 
-use crate::objset::Objset;
 use base::sync::MutexExt;
 use base::{Error, Kind};
 use std::collections::BTreeMap;
@@ -18,7 +17,7 @@ pub(crate) struct Lost {
     marks: Mutex<BTreeMap<u64, String>>,
     /// Whether there may be any.
     any: AtomicBool,
-    /// One was made since [`Objset::take_any_lost`].
+    /// One was made since [`Lost::take_any`].
     news: AtomicBool,
 }
 
@@ -29,31 +28,29 @@ impl Lost {
             self.marks.acquire().remove(&object);
         }
     }
-}
 
-impl Objset {
     /// Something that was changed in the object is not on disk and never will be.
-    pub(crate) fn lose(&self, object: u64, why: &Error) {
-        let mut marks = self.lost.marks.acquire();
+    pub fn lose(&self, object: u64, why: &Error) {
+        let mut marks = self.marks.acquire();
         marks.entry(object).or_insert_with(|| why.to_string());
-        self.lost.any.store(true, Ordering::Release);
-        self.lost.news.store(true, Ordering::Release);
+        self.any.store(true, Ordering::Release);
+        self.news.store(true, Ordering::Release);
     }
 
-    /// What was given up of the changes of an object since this was last asked; an I/O error.
-    pub fn take_lost(&self, object: u64) -> Option<Error> {
-        if !self.lost.any.load(Ordering::Acquire) {
+    /// See [`crate::Objset::take_lost`].
+    pub fn take(&self, object: u64) -> Option<Error> {
+        if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        let mut marks = self.lost.marks.acquire();
+        let mut marks = self.marks.acquire();
         let why = marks.remove(&object)?;
-        self.lost.any.store(!marks.is_empty(), Ordering::Release);
+        self.any.store(!marks.is_empty(), Ordering::Release);
         let text = format!("changes of object {object} are lost: {why}");
         Some(Error::new(Kind::Io, text))
     }
 
-    /// Whether changes of any object were given up since this was last asked. Their marks stay.
-    pub fn take_any_lost(&self) -> bool {
-        self.lost.news.swap(false, Ordering::AcqRel)
+    /// See [`crate::Objset::take_any_lost`].
+    pub fn take_any(&self) -> bool {
+        self.news.swap(false, Ordering::AcqRel)
     }
 }

@@ -937,6 +937,16 @@ impl Objset {
             .unwrap_or(Txg::NONE)
     }
 
+    /// What was given up of the changes of an object since this was last asked; an I/O error.
+    pub fn take_lost(&self, object: u64) -> Option<Error> {
+        self.lost.take(object)
+    }
+
+    /// Whether changes of any object were given up since this was last asked. Their marks stay.
+    pub fn take_any_lost(&self) -> bool {
+        self.lost.take_any()
+    }
+
     pub(crate) fn weak(&self) -> Weak<Objset> {
         self.me.clone()
     }

@@ -311,7 +311,7 @@ impl Objset {
                 phys.maxblkid = phys.maxblkid.max(job.s.maxblkid);
                 job.dn.keep_blocks(phys.maxblkid);
                 if job.f.allocated {
-                    self.lose(job.dn.object(), &e);
+                    self.lost.lose(job.dn.object(), &e);
                 }
             }
             done.push((job.dn.clone(), phys));
@@ -406,7 +406,7 @@ impl Objset {
                     continue;
                 }
                 Some(e) if known && p.policy.is_mos => return Err(e),
-                Some(e) if job.f.allocated => self.lose(object, &e),
+                Some(e) if job.f.allocated => self.lost.lose(object, &e),
                 Some(_) => {}
             }
             for b in &job.blocks {

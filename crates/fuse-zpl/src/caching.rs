@@ -1,7 +1,8 @@
 //! How long the kernel may cache entries, attributes and pages.
 
-use crate::data::O_DIRECT;
 use std::time::Duration;
+
+pub(crate) const O_DIRECT: i32 = 0o40000;
 
 /// Restrictions by the administrator. Without them the kernel keeps everything as long as it likes,
 /// because it is told about changes.

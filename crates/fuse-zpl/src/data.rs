@@ -1,7 +1,7 @@
 //! Opening, reading and writing files, and the effects of the kernel's page cache on them.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::caching::Caching;
+use crate::caching::{Caching, O_DIRECT};
 use crate::convert::cred;
 use crate::gate::Running;
 use crate::writers::WRITER;
@@ -24,7 +24,6 @@ const O_WRONLY: i32 = 1;
 pub(crate) const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10000;
-pub(crate) const O_DIRECT: i32 = 0o40000;
 pub(crate) const O_NOATIME: i32 = 0o1000000;
 
 /// Whether an open description may write.

@@ -124,12 +124,8 @@ fn an_unmount_by_force_ends_requests_that_wait() {
     drop(suspended);
 }
 
-#[test]
-fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
-    if !can_mount() {
-        return;
-    }
-    let m = Mounted::new("rollback");
+/// What the snapshot has.
+fn make_files(m: &Mounted) {
     fs::create_dir(m.path("dir")).unwrap();
     for (name, text) in [
         ("same", "unchanged"),
@@ -148,6 +144,36 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
         std::os::unix::fs::PermissionsExt::from_mode(0o600),
     )
     .unwrap();
+}
+
+/// The names show what the snapshot had.
+fn assert_names_show_the_snapshot(m: &Mounted) {
+    let read = |name: &str| fs::read_to_string(m.path(name)).unwrap();
+    assert_eq!(read("same"), "unchanged");
+    assert_eq!(read("text"), "old old");
+    assert_eq!(read("grown"), "short");
+    assert_eq!(read("shrunk"), "a long text that gets shorter");
+    assert_eq!(read("removed"), "comes back");
+    assert_eq!(read("replaced"), "first");
+    assert_eq!(read("dir/moved"), "moved away");
+    let size = |name: &str| fs::metadata(m.path(name)).unwrap().len();
+    assert_eq!((size("grown"), size("shrunk")), (5, 29));
+    assert_eq!(fs::metadata(m.path("chmod")).unwrap().mode() & 0o777, 0o600);
+    for gone in ["added", "moved", "other", "dir/sub", "dir/sub/deep"] {
+        let e = fs::metadata(m.path(gone)).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::NotFound, "{gone}");
+    }
+    assert_eq!(names(m.path("dir")), ["moved"]);
+    assert_eq!(names(m.at.path()).len(), 8);
+}
+
+#[test]
+fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("rollback");
+    make_files(&m);
     let mut same = writable(m.path("same"));
     let mut removed = writable(m.path("removed"));
     m.snapshot("s");
@@ -186,25 +212,7 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     suspended.resume(new.clone(), &m.mount).unwrap();
     new.start().unwrap();
 
-    let check = || {
-        let read = |name: &str| fs::read_to_string(m.path(name)).unwrap();
-        assert_eq!(read("same"), "unchanged");
-        assert_eq!(read("text"), "old old");
-        assert_eq!(read("grown"), "short");
-        assert_eq!(read("shrunk"), "a long text that gets shorter");
-        assert_eq!(read("removed"), "comes back");
-        assert_eq!(read("replaced"), "first");
-        assert_eq!(read("dir/moved"), "moved away");
-        let size = |name: &str| fs::metadata(m.path(name)).unwrap().len();
-        assert_eq!((size("grown"), size("shrunk")), (5, 29));
-        assert_eq!(fs::metadata(m.path("chmod")).unwrap().mode() & 0o777, 0o600);
-        for gone in ["added", "moved", "other", "dir/sub", "dir/sub/deep"] {
-            let e = fs::metadata(m.path(gone)).unwrap_err();
-            assert_eq!(e.kind(), io::ErrorKind::NotFound, "{gone}");
-        }
-        assert_eq!(names(m.path("dir")), ["moved"]);
-        assert_eq!(names(m.at.path()).len(), 8);
-    };
+    let check = || assert_names_show_the_snapshot(&m);
     check();
     // Handles of what is there go on; of what is gone they are stale.
     assert_eq!(whole(&mut same).unwrap(), "unchanged");

@@ -8,7 +8,7 @@ use crate::events::Load;
 use crate::pools::get::disabled_features;
 use crate::pools::tree::{aux_rows, class, Look};
 use crate::pools::{damage, set};
-use crate::registry::{Absent, Admin};
+use crate::registry::{Absent, Admin, PoolEntry};
 use crate::Answer;
 use crate::{cache, cancel, values};
 use api::{
@@ -586,6 +586,22 @@ fn settle(
     Ok(true)
 }
 
+/// Mounts the datasets of an imported pool if that is wanted. Returns those that are not mounted, and why; damaged
+/// ones are among them whether or not mounting was tried.
+fn mount_all(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, wanted: bool) -> Vec<(String, ApiError)> {
+    let mut failed: Vec<(String, ApiError)> = Vec::new();
+    if wanted {
+        let tried = admin.mount_pool(entry).into_iter();
+        failed.extend(tried.map(|(name, e)| (name, answer(e))));
+    }
+    for (name, e) in entry.pool.unreadable_datasets() {
+        if !failed.iter().any(|(n, _)| *n == name) {
+            failed.push((name, answer(e)));
+        }
+    }
+    failed
+}
+
 /// Answers `PoolImport`.
 pub fn import(
     admin: &Arc<Admin>,
@@ -689,18 +705,7 @@ pub fn import(
     admin.rewrite_cache(listed);
     admin.update_cache(&entry);
     settled.map_err(answer)?;
-    let mut failed_mounts = Vec::new();
-    if !ask.no_mount {
-        for (name, e) in admin.mount_pool(&entry) {
-            failed_mounts.push((name, answer(e)));
-        }
-    }
-    // Damaged datasets that nobody tried to mount are named, too.
-    for (name, e) in entry.pool.unreadable_datasets() {
-        if !failed_mounts.iter().any(|(n, _)| *n == name) {
-            failed_mounts.push((name, answer(e)));
-        }
-    }
+    let failed_mounts = mount_all(admin, &entry, !ask.no_mount);
     // Of the state gone back to, the logs are not what was wanted.
     let unplayed = match entry.pool.is_readonly() && rewound.is_none() && !ask.checkpoint {
         true => entry.pool.unplayed_logs().unwrap_or_default(),

@@ -91,7 +91,7 @@ impl Objset {
                         if let Some(spot) = reader.failed.get() {
                             job.dn.note_damage(&e, spot);
                         }
-                        self.lose(job.dn.object(), &e);
+                        self.lost.lose(job.dn.object(), &e);
                         if let Some(bp) = placed {
                             p.zio.free_space(bp, p.txg)?;
                         }
@@ -179,7 +179,7 @@ impl Objset {
                         };
                         if let Some(job) = jobs.get(o.job) {
                             job.dn.note_damage(&e, spot);
-                            self.lose(job.dn.object(), &e);
+                            self.lost.lose(job.dn.object(), &e);
                         }
                         lost.push(n);
                         continue;

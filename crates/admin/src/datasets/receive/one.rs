@@ -438,6 +438,18 @@ impl Opening {
     }
 }
 
+/// Refuses to write what is encrypted in the first format.
+fn check_old_keys(target: &Target) -> Answer<()> {
+    for ds in [&target.head, &target.base].into_iter().flatten() {
+        let is_old = ds.dir().has_old_keys();
+        if is_old.map_err(|e| words::stream(target.what, &e))? {
+            let why = "it is encrypted in the first format, which is only read (errata 3)";
+            return Err(words::sentence(Kind::ReadOnly, target.what, why));
+        }
+    }
+    Ok(())
+}
+
 /// Makes the dataset that is filled, or finds the one that was filled in part.
 fn start(
     run: &mut Run,
@@ -461,13 +473,7 @@ fn start(
         false => None,
     };
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
-    let written = [&target.head, &target.base].into_iter().flatten();
-    for ds in written {
-        if ds.dir().has_old_keys().map_err(fail)? {
-            let why = "it is encrypted in the first format, which is only read (errata 3)";
-            return Err(words::sentence(Kind::ReadOnly, what, why));
-        }
-    }
+    check_old_keys(target)?;
     if let Some(kept) = &target.kept {
         return go_on(entry, list, target, kept, sealed);
     }

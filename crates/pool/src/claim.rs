@@ -58,7 +58,11 @@ impl Pool {
         *self.logged.acquire() = found.logged;
         *self.unreadable.acquire() = found.unreadable;
         // Claimed blocks may have been born in txgs that never reached the disk: births must not
-        // be ahead of the pool. They are few: a block that claims to be much younger is not claimed.
+        // be ahead of the pool. Most of those were empty, and pass without a write. A block that claims to be younger
+        // than any can be is not claimed.
+        while self.dmu.synced_txg().next() < found.highest {
+            self.sync()?;
+        }
         while self.dmu.synced_txg() < found.highest {
             self.force_group()?;
         }

@@ -192,6 +192,7 @@ impl Pool {
                 state: keys::pool::STATE_ACTIVE,
                 flush_all: false,
                 force: true,
+                skipped: 0,
                 logs_back: Vec::new(),
                 closed: false,
             }),

@@ -13,9 +13,10 @@ use zio::{InUse, ReadSpec};
 /// Bytes of file blocks that are written in place together.
 const TOGETHER: usize = 16 << 20;
 
-/// So many txgs ahead of the first that an import writes may blocks of a log have been born: those that
-/// were open or on their way at the crash, and some to spare.
-const OPEN_TXGS: u64 = 16;
+/// So many txgs ahead of the first that an import writes may blocks of a log have been born: txgs pass also while nothing
+/// changes, and are not stored then ([`crate::sync::MOST_SKIPPED`]). OpenZFS lets one pass every five seconds, and stores none of
+/// them: this is eight months of that, and passed in a minute.
+const MOST_AHEAD: u64 = 1 << 22;
 
 /// Log blocks of one dataset.
 pub(crate) struct Store {
@@ -156,7 +157,7 @@ impl LogBlocks for Store {
 
     fn newest_birth(&self) -> Txg {
         match self.pool.upgrade() {
-            Some(pool) if self.claims => pool.first_group.after(OPEN_TXGS),
+            Some(pool) if self.claims => pool.first_group.after(MOST_AHEAD),
             _ => Txg::new(u64::MAX),
         }
     }

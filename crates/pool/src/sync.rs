@@ -21,6 +21,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::{keys, Vdev};
 
+/// So many txgs in a row pass without being stored because nothing changed. Log blocks of the txgs behind them are born that much
+/// later than the txg that an import finds, which believes them up to a limit ([`crate::logstore`]).
+pub(crate) const MOST_SKIPPED: u64 = 1 << 16;
+
 /// More passes than this mean that the txg does not converge, which is a bug, not a disk.
 const MAX_PASSES: u32 = 100;
 /// Txgs after which freed space can be given out again.
@@ -54,6 +58,8 @@ pub(crate) struct SyncState {
     pub flush_all: bool,
     /// Write an uberblock even if nothing changed.
     pub force: bool,
+    /// Txgs that passed since one was stored.
+    pub skipped: u64,
     /// Logs that the txg has in use again.
     pub logs_back: Vec<Arc<Vdev>>,
     /// Nothing is written any more.
@@ -257,6 +263,7 @@ impl Pool {
             || !tasks.is_empty()
             || st.config_dirty
             || st.force
+            || st.skipped >= MOST_SKIPPED
             || asked
             || st.flush_all
             || self.space.has_changes(txg)
@@ -271,6 +278,7 @@ impl Pool {
         } else if !dirty && self.gives_back() {
             self.owed.fetch_sub(1, Ordering::Relaxed);
         } else if !dirty {
+            st.skipped += 1;
             self.space.sync_skipped(txg)?;
             self.dmu.end_sync(txg);
             self.tell_waiting();
@@ -370,6 +378,7 @@ impl Pool {
         tracing::debug!(pool = %self.name(), txg = txg.number(), "txg is on disk");
         self.tell_waiting();
         st.config_dirty = false;
+        st.skipped = 0;
         st.force = false;
         st.flush_all = false;
         self.drive_jobs();

@@ -103,3 +103,43 @@ fn while_groups_are_written() {
         3,
     );
 }
+
+/// Txgs in which nothing changes are not stored, so log blocks are born far behind the newest txg on disk.
+#[test]
+fn behind_many_idle_groups() {
+    let layout = Layout::new(GroupKind::Single, 1);
+    let rng = SeededRng::new(4);
+    let (disks, pool) = rig::create(&layout, 4);
+    let config = pool.full_config(0, Txg::NONE, false);
+    let fs = rig::mount(&pool, &layout).unwrap();
+    let root = fs.zfs.root().unwrap();
+    let new = New::file(0o100644, 0);
+    let z = fs.zfs.create(&root, b"big", &new, &Cred::root()).unwrap();
+    // From the second on they go into the log.
+    fs.zfs.fsync(Some(&z)).unwrap();
+    let (journal, base) = rig::start_journal(&disks);
+    for _ in 0..1_000 {
+        pool.sync().unwrap();
+    }
+    assert!(journal.len() < 500, "idle txgs are stored");
+    fs.zfs
+        .write(&z, 0, b"logged", WriteOpts::default())
+        .unwrap();
+    fs.zfs.fsync(Some(&z)).unwrap();
+    let at = journal.len();
+    let mut cutter = Cutter::new(&base, journal.take());
+    drop((z, root, fs));
+    pool.close().unwrap();
+    cutter.forward(at);
+    for fate in FATES {
+        let image = cutter.image(fate, &rng);
+        let pool = rig::open(&image, &config, rng.next()).unwrap();
+        let fs = rig::mount(&pool, &layout).unwrap();
+        let root = fs.zfs.root().unwrap();
+        let z = fs.zfs.lookup(&root, b"big", &Cred::root()).unwrap();
+        let mut got = [0; 7];
+        let n = fs.zfs.read(&z, 0, &mut got).unwrap();
+        assert_eq!(&got[..n], b"logged", "{fate:?}");
+        rig::check(&pool).unwrap();
+    }
+}

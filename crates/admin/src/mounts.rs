@@ -131,10 +131,9 @@ impl Admin {
         let Some(place) = self.mountpoint(entry, ds)? else {
             return Ok(false);
         };
-        let overlay = overlay || values::number(ds, "overlay", &temporary)? != 0;
-        // A directory of somebody else is not covered by what a user has given its name.
+        // A directory of somebody else is not covered by what a user has given its name, unless the owner insists.
         let named = user.is_none() && setters::is_named_by_others(ds)?;
-        let overlay = overlay && !named;
+        let overlay = overlay || !named && values::number(ds, "overlay", &temporary)? != 0;
         let place_of = setters::of_mountpoint(ds)?;
         let root = entry.altroot.as_deref();
         let own = root.and_then(|r| place.path.strip_prefix(r).ok());

@@ -128,8 +128,10 @@ fn load_dtls(
             }
             leaf.set_dtl(ranges);
         }
-        // A leaf that is not there misses everything from now on.
-        if !leaf.state().usable() && !readonly {
+        // A leaf that is not there misses everything from now on. Nothing is placed on a log of which no leaf is there.
+        let unused = tree.top_of(leaf.guid());
+        let unused = unused.is_ok_and(|t| t.is_log() && !t.state().usable());
+        if !leaf.state().usable() && !readonly && !unused {
             leaf.dtl_add_range(txg.next(), txg.after(2));
         }
     }

@@ -184,8 +184,21 @@ pub fn read(
     };
     done.map_err(|e| {
         let shown = String::from_utf8_lossy(path);
-        ApiError::reason(e.kind, format!("'{shown}': {e}"))
+        ApiError::reason(e.kind, format!("'{shown}': {}", why(&e)))
     })
+}
+
+/// An error in words.
+fn why(e: &base::Error) -> String {
+    let short = match e.kind {
+        Kind::Access | Kind::NotPermitted => "permission denied",
+        Kind::NotFound => "no such file or directory",
+        Kind::NotDir => "not a directory",
+        Kind::IsDir => "is a directory",
+        Kind::Stale => "it was replaced meanwhile",
+        _ => return e.to_string(),
+    };
+    e.what().unwrap_or(short).to_string()
 }
 
 fn content(view: &View, path: &[u8], to: &mut dyn Write) -> Result<()> {
@@ -299,7 +312,8 @@ impl Archive<'_> {
             return Err(e);
         }
         let shown = String::from_utf8_lossy(name).into_owned();
-        self.failed.get_or_insert(e.context(shown));
+        let text = format!("{shown}: {}", why(&e));
+        self.failed.get_or_insert(base::Error::new(e.kind, text));
         Ok(())
     }
 

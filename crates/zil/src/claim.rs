@@ -178,8 +178,8 @@ pub fn pending(blocks: &dyn LogBlocks, header: &Header, synced: Txg) -> Result<b
 /// marked allocated, and the pointers whose pending references claiming took.
 #[derive(Clone, Debug, Default)]
 pub struct Left {
-    frees: Vec<BlkPtr>,
-    clones: Vec<BlkPtr>,
+    pub(crate) frees: Vec<BlkPtr>,
+    pub(crate) clones: Vec<BlkPtr>,
 }
 
 impl Left {
@@ -187,8 +187,7 @@ impl Left {
     ///
     /// Errors: those of devices.
     pub fn of(blocks: &dyn LogBlocks, header: &Header) -> Result<Left> {
-        let (frees, clones) = to_free(blocks, header)?;
-        Ok(Left { frees, clones })
+        to_free(blocks, header)
     }
 
     /// Frees it in `txg`, which stores a header without a log (syncing context).
@@ -209,11 +208,22 @@ pub(crate) fn drop_clones(blocks: &dyn LogBlocks, clones: &[BlkPtr], txg: Txg) -
     Ok(())
 }
 
-/// All that goes when an old chain is destroyed, see [`Left`]; replay has written the content of the data blocks anew. What
-/// follows a block that its device does not read stays allocated: that is no reason to keep a log that is not needed.
-pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>, Vec<BlkPtr>)> {
-    let mut out = Vec::new();
-    let mut clones = Vec::new();
+/// [`read_to_free`], and what follows a block that its device does not read stays allocated: that is no reason to keep a log
+/// that is not needed.
+pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<Left> {
+    let mut left = Left::default();
+    match read_to_free(blocks, h, &mut left) {
+        Err(e) if e.may_pass() => tracing::warn!("space of a log is not freed: {e}"),
+        r => r?,
+    }
+    Ok(left)
+}
+
+/// All that goes when an old chain is destroyed, see [`Left`]; replay has written the content of the data blocks anew.
+///
+/// Errors: those of devices. What was read before is in `left`.
+pub(crate) fn read_to_free(blocks: &dyn LogBlocks, h: &Header, left: &mut Left) -> Result<()> {
+    let Left { frees, clones } = left;
     let mut data = Vec::new();
     let mut seen: HashSet<Dva> = HashSet::new();
     let walked = walk(
@@ -221,7 +231,7 @@ pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>
         &h.log,
         limits(h),
         &mut |bp| {
-            out.push(*bp);
+            frees.push(*bp);
             Ok(true)
         },
         &mut |r| {
@@ -238,10 +248,6 @@ pub(crate) fn to_free(blocks: &dyn LogBlocks, h: &Header) -> Result<(Vec<BlkPtr>
             Ok(true)
         },
     );
-    match walked {
-        Err(e) if e.may_pass() => tracing::warn!("space of a log is not freed: {e}"),
-        r => drop(r?),
-    }
-    out.append(&mut data);
-    Ok((out, clones))
+    frees.append(&mut data);
+    walked.map(drop)
 }

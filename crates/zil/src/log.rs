@@ -2,14 +2,14 @@
 
 use crate::batch::Batch;
 use crate::chain::{log_pointer, UNIT};
-use crate::claim::{drop_clones, to_free};
+use crate::claim::{drop_clones, read_to_free, to_free, Left};
 use crate::header::{limits, Header, FLAG_REPLAY, HEADER_SIZE};
 use crate::itx::Itx;
 use crate::state::{Committed, GivenUp, Lwb, Options, State, Stats};
-use crate::{walk, LogStore, Zil};
+use crate::{walk, LogBlocks, LogStore, Zil};
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, OnPanic};
-use base::{bail, Result, Txg};
+use base::{bail, Error, Result, Txg};
 use disk::BlkPtr;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -387,7 +387,7 @@ impl Zil {
         );
         match walked {
             // Nothing in it is needed: what cannot be read of it is no reason to wait.
-            Err(e) if e.may_pass() => return self.destroy().map(|_| ()),
+            Err(e) if e.may_pass() => return self.stays(&e),
             r => drop(r?),
         }
         let fits = crate::chain::is_slim(&first) == self.opts.slim
@@ -395,7 +395,7 @@ impl Zil {
             && !first.is_encrypted()
             && first.psize() % UNIT == 0;
         if chain.len() != 1 || !fits || !self.opts.enabled {
-            return self.destroy().map(|_| ());
+            return self.dispose().map(drop);
         }
         let mut bp = first;
         bp.set_checksum(self.identity());
@@ -427,10 +427,32 @@ impl Zil {
         st.paused = st.paused.saturating_sub(1);
     }
 
+    /// Gets rid of a log of which nothing is needed any more. What cannot be read now may be read later: the log stays then,
+    /// commits wait for txgs, and the next end or mount of the file system frees it. False if it stays.
+    pub(crate) fn dispose(&self) -> Result<bool> {
+        match self.destroy_with(&read_all) {
+            Err(e) if e.may_pass() => self.stays(&e).map(|()| false),
+            r => r.map(|_| true),
+        }
+    }
+
+    fn stays(&self, why: &Error) -> Result<()> {
+        let dataset = self.opts.dataset;
+        tracing::warn!(
+            dataset,
+            "the log is freed later, since its blocks cannot be read: {why}"
+        );
+        Ok(())
+    }
+
     /// Gets rid of the log: all blocks are freed and the header zeroed with the txg returned.
-    /// Records in memory are dropped, and commits wait until that txg is on disk. Used after replay and before
-    /// the dataset is destroyed.
+    /// Records in memory are dropped, and commits wait until that txg is on disk. Used before the dataset is closed or destroyed:
+    /// what follows a block that cannot be read stays allocated.
     pub fn destroy(&self) -> Result<Txg> {
+        self.destroy_with(&to_free)
+    }
+
+    fn destroy_with(&self, read: &ReadOld) -> Result<Txg> {
         let mut st = self.lock();
         // No round begins in a block that is about to be freed.
         st.paused += 1;
@@ -439,16 +461,17 @@ impl Zil {
         }
         let old = st.is_undisposed().then_some(st.header);
         drop(st);
-        let done = self.give_up(old);
+        let done = self.give_up(old, read);
         self.resume();
         done
     }
 
-    fn give_up(&self, old: Option<Header>) -> Result<Txg> {
-        let (mut frees, mut clones) = match old {
-            Some(h) => to_free(&*self.store, &h)?,
-            None => Default::default(),
-        };
+    fn give_up(&self, old: Option<Header>, read: &ReadOld) -> Result<Txg> {
+        let left = old.map(|h| read(&*self.store, &h)).transpose()?;
+        let Left {
+            mut frees,
+            mut clones,
+        } = left.unwrap_or_default();
         let mut given = Txg::NONE;
         self.store.dirty(&mut |txg| {
             let mut st = self.lock();
@@ -461,7 +484,16 @@ impl Zil {
     }
 }
 
-fn note_replayed(st: &mut State, txg: Txg, seq: u64) {
+/// What there is to free of a chain from before the log was opened.
+type ReadOld = dyn Fn(&dyn LogBlocks, &Header) -> Result<Left>;
+
+/// All of it.
+fn read_all(blocks: &dyn LogBlocks, header: &Header) -> Result<Left> {
+    let mut left = Left::default();
+    read_to_free(blocks, header, &mut left).map(|()| left)
+}
+
+pub(crate) fn note_replayed(st: &mut State, txg: Txg, seq: u64) {
     let e = st.replayed.entry(txg).or_default();
     *e = seq.max(*e);
 }

@@ -2,6 +2,7 @@
 
 use crate::chain::persist;
 use crate::header::{limits, FLAG_LR_SEQ_VALID};
+use crate::log::note_replayed;
 use crate::{tx, walk, RawRecord, Zil, WRITE_HEADER};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Block, Error, Result};
@@ -70,6 +71,11 @@ impl Zil {
             bail!(Unsupported, "replaying the intent log of this dataset");
         }
         let h = self.header();
+        if h.flags & FLAG_LR_SEQ_VALID != 0 && h.replay_seq >= h.claim_lr_seq.max(1) {
+            // An earlier replay came to the end, and could not free the log.
+            self.dispose()?;
+            return Ok(out);
+        }
         let r = walk(
             &*self.store,
             &h.log,
@@ -112,7 +118,12 @@ impl Zil {
         persist(&mut || replayer.finish())?;
         let (dataset, applied, skipped) = (self.opts.dataset, out.applied, out.skipped);
         tracing::debug!(dataset, applied, skipped, failed = ?out.failed, "log is replayed");
-        self.destroy()?;
+        if !self.dispose()? {
+            // Nothing of it is replayed again, whatever becomes of the objects until it can be freed.
+            let last = h.claim_lr_seq.max(end.lr_seq);
+            let note = &mut |txg| note_replayed(&mut self.lock(), txg, last);
+            self.store.dirty(note)?;
+        }
         Ok(out)
     }
 

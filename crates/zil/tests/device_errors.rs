@@ -226,6 +226,42 @@ fn a_replay_that_cannot_read_keeps_the_log() {
     }
 }
 
+/// The log is replayed, and its blocks cannot be read once more to be freed: it stays, nothing of it is replayed again, and the next
+/// mount frees it.
+#[test]
+fn a_log_that_cannot_be_freed_is_freed_later() {
+    let left = crashed();
+    let mem = left.up();
+    let header = left.claimed(&mem).unwrap();
+    let before = mem.lock().reads;
+    let (_, seen, _) = replay(&mem, header);
+    assert_eq!(seen, everything());
+    let reads = mem.lock().reads - before;
+    let mut stayed = 0;
+    for n in 1..=reads {
+        let mem = left.up();
+        let header = left.claimed(&mem).unwrap();
+        let at = mem.lock().reads + n;
+        mem.lock().bad_reads = at..EVER;
+        let (done, seen, zil) = replay(&mem, header);
+        if done.is_err() || seen != everything() || !zil.needs_replay() {
+            continue;
+        }
+        stayed += 1;
+        zil.log(mem.open(), record(tx::CREATE, 99));
+        assert_eq!(zil.commit(None), Committed::NeedTxgSync);
+        mem.sync(&zil);
+        let header = zil.header();
+        assert!(!header.log.is_hole());
+        mem.lock().bad_reads = 0..0;
+        let (done, again, zil) = replay(&mem, header);
+        assert!(done.unwrap().failed.is_none());
+        assert_eq!(again, [], "read {n}");
+        must_be_empty(&mem, &zil, &left);
+    }
+    assert!(stayed > 0);
+}
+
 /// A record that takes several transactions is interrupted between two of them: it comes again. What takes one does not.
 #[test]
 fn a_record_in_parts_counts_when_all_parts_are_there() {

@@ -96,7 +96,7 @@ fn busy_names_who_sends_and_who_receives() {
     rig.start();
     rig.zpool(&["create", "-m", &at, "tank", &disk]);
     rig.zfs(&["create", "tank/a"]);
-    rig.sh(&format!("head -c 3000000 /dev/urandom >{at}/a/f"));
+    rig.sh(&format!("head -c 30000000 /dev/urandom >{at}/a/f"));
     rig.zfs(&["snapshot", "tank/a@1"]);
     let stream = rig.path().join("stream");
     rig.sh(&format!("zfs send tank/a@1 >{}", stream.display()));

@@ -382,6 +382,28 @@ fn what_was_not_encrypted_is_received_below_an_encrypted_file_system() {
     assert!(!encrypted("p/e/locked") && !encrypted("p/e/locked/b"));
 }
 
+/// It has the key of its origin, and another parent.
+#[test]
+fn a_clone_of_an_encrypted_file_system_is_renamed_where_it_is() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    let ask = api::DatasetCreate {
+        name: "p/e".into(),
+        props: props(&[("encryption", "on"), ("keyformat", "raw")]),
+        key: Some(api::Secret::new(vec![7; 32])),
+        ..api::DatasetCreate::default()
+    };
+    admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
+    commands.create("p/x", &[]).unwrap();
+    commands.snapshot("p/e@s").unwrap();
+    commands.clone_unmounted("p/e@s", "p/c").unwrap();
+    commands.rename("p/c", "p/d").unwrap();
+    let e = commands.rename("p/d", "p/x/d").unwrap_err();
+    assert_eq!(e.kind, base::Kind::CrossDevice, "{e}");
+    let dsl = &admin.find("p").unwrap().pool.dsl;
+    assert_eq!(dsl.dir("p/d").unwrap().key_loaded().unwrap(), Some(true));
+}
+
 fn encrypted_ask(target: &str) -> Receive {
     Receive {
         target: target.into(),

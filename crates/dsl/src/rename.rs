@@ -39,8 +39,9 @@ impl Dsl {
         if to.child(name)?.is_some() {
             bail!(Exists, "{new}: dataset already exists");
         }
-        if let Some(k) = dir.key_object()? {
-            // What inherits a key must stay below its encryption root.
+        let elsewhere = dir.parent().is_none_or(|up| up.object() != to.object());
+        if let Some(k) = dir.key_object()?.filter(|_| elsewhere) {
+            // What inherits a key must stay below its encryption root. A clone, which has its origin's key, stays where it is.
             let other = to.key_object()?.is_none_or(|t| t.root != k.root);
             if k.root != dir.object() && other {
                 bail_about!(

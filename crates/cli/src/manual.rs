@@ -357,8 +357,9 @@ mod tests {
 
     #[test]
     fn every_page_is_sound_roff() {
-        const REQUESTS: [&str; 9] = [
-            ".TH", ".nh", ".ad", ".SH", ".SS", ".PP", ".TP", ".HP", ".\\\"",
+        const REQUESTS: [&str; 13] = [
+            ".TH", ".nh", ".ad", ".SH", ".SS", ".PP", ".TP", ".HP", ".RS", ".RE", ".nf", ".fi",
+            ".\\\"",
         ];
         for (name, text) in pages() {
             assert!(text.starts_with(".TH "), "{name}");

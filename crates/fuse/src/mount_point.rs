@@ -732,7 +732,7 @@ mod tests {
         assert!(again.is_empty().unwrap());
         assert!(again.leave_open().unwrap() && mode() == MADE);
         // What somebody else closed is not opened.
-        std::fs::set_permissions(&place, PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(&place, PermissionsExt::from_mode(0o0)).unwrap();
         assert!(!again.open_up().unwrap() && mode() == 0);
         std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
         // One that was made in vain goes, closed or not.

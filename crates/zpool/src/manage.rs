@@ -19,7 +19,7 @@ pub fn destroy(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if !args.has("yes") && confirm::is_asked(cx) {
         confirm::ask(
             "The pool and all in it will be destroyed:",
-            &[pool.clone()],
+            std::slice::from_ref(&pool),
             cx,
         )?;
     }

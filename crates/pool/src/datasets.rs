@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// The same for work of the pool itself: properties that are damaged have their defaults.
-    pub(crate) fn own_policy(&self, ds: &Dataset) -> Result<WritePolicy> {
+    pub fn own_policy(&self, ds: &Dataset) -> Result<WritePolicy> {
         self.policy(&|name| own_number(ds, name))
     }
 
@@ -143,7 +143,8 @@ impl Pool {
                 return Ok(s.clone());
             }
         }
-        let mut policy = self.write_policy(ds)?;
+        // Whoever mounts it looks at its properties, too.
+        let mut policy = self.own_policy(ds)?;
         let os = ds.open_objset(policy.clone(), self.is_readonly())?;
         let readonly = os.is_readonly();
         if os.os_flags() & os_phys::USERACCT_COMPLETE == 0 {

@@ -14,33 +14,33 @@ fn layout(kind: GroupKind, disks: usize) -> Layout {
     }
 }
 
-fn sweep(layout: Layout, step: u64) {
+fn sweep(layout: Layout, step: u64, counts: &[u64]) {
     let mut places = 0;
-    for count in [1, BURST] {
-        places += points::unread(&PROMISED, layout, (count % step, step), count).unwrap();
+    for count in counts {
+        places += points::unread(&PROMISED, layout, (count % step, step), *count).unwrap();
     }
     assert!(places > 20, "only {places} places");
 }
 
 #[test]
 fn of_a_single_device() {
-    sweep(layout(GroupKind::Single, 1), 1);
+    sweep(layout(GroupKind::Single, 1), 1, &[1]);
 }
 
 #[test]
 fn of_a_mirror() {
-    sweep(layout(GroupKind::Mirror, 2), 3);
+    sweep(layout(GroupKind::Mirror, 2), 3, &[1, BURST]);
 }
 
 #[test]
 fn of_raidz() {
-    sweep(layout(GroupKind::Raidz { nparity: 1 }, 3), 4);
+    sweep(layout(GroupKind::Raidz { nparity: 1 }, 3), 4, &[1, BURST]);
 }
 
 #[test]
 fn of_a_log_device() {
     let one = layout(GroupKind::Single, 1);
-    sweep(Layout { slog: true, ..one }, 2);
+    sweep(Layout { slog: true, ..one }, 2, &[1]);
 }
 
 #[test]

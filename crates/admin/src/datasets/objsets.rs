@@ -32,7 +32,7 @@ pub fn look_into_pool(pool: &Pool, ds: &Dataset) -> Result<Arc<Objset>> {
     if let Some(os) = ds.objset() {
         return Ok(os);
     }
-    let policy = pool.write_policy(ds)?;
+    let policy = pool.own_policy(ds)?;
     Objset::open_with(
         &pool.dmu,
         ds.object(),

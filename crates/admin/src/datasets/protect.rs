@@ -18,9 +18,13 @@ const ON: &str = "on";
 /// Most names that a refusal lists.
 const LISTED: usize = 32;
 
-/// Whether a dataset is protected, by a value of its own or an inherited one.
+/// Whether a dataset is protected, by a value of its own or an inherited one. Where that is damaged nothing can be protected
+/// any more, and who wants to get rid of it must be able to.
 pub fn is_on(ds: &Dataset) -> Result<bool> {
-    let value = ds.prop(PROTECT, true)?;
+    let value = match ds.prop(PROTECT, true) {
+        Err(e) if e.is_wrong_content() => return Ok(false),
+        value => value?,
+    };
     Ok(value.is_some_and(|(v, _)| matches!(v, PropValue::Str(text) if text == ON)))
 }
 

@@ -19,9 +19,22 @@ pub(crate) struct Lost {
     any: AtomicBool,
     /// One was made since [`Lost::take_any`].
     news: AtomicBool,
+    /// See [`crate::Objset::set_replaying`].
+    replaying: AtomicBool,
 }
 
 impl Lost {
+    /// See [`crate::Objset::set_replaying`].
+    pub fn set_replaying(&self, on: bool) {
+        self.replaying.store(on, Ordering::Release);
+    }
+
+    /// Whether a change must not be given up for this error: the device may read the block the next time, and until the
+    /// change is on disk the intent log has it.
+    pub fn must_stay(&self, e: &Error) -> bool {
+        e.kind == Kind::Io && self.replaying.load(Ordering::Acquire)
+    }
+
     /// The object was freed: nobody can ask for it any more, and its number will be another's.
     pub fn forget(&self, object: u64) {
         if self.any.load(Ordering::Acquire) {

@@ -937,6 +937,11 @@ impl Objset {
             .unwrap_or(Txg::NONE)
     }
 
+    /// Changes come from an intent log: a txg that cannot read what they need fails, and does not go on without them.
+    pub fn set_replaying(&self, on: bool) {
+        self.lost.set_replaying(on);
+    }
+
     /// What was given up of the changes of an object since this was last asked; an I/O error.
     pub fn take_lost(&self, object: u64) -> Option<Error> {
         self.lost.take(object)

@@ -306,7 +306,11 @@ impl Objset {
         let mut done: Vec<(Arc<Dnode>, Option<DnodePhys>)> = Vec::with_capacity(jobs.len());
         for (n, job) in jobs.iter().enumerate() {
             let mut phys = self.sync_dnode(&p, job, &writes[n], deltas[n])?;
-            if let (Some(e), Some(phys)) = (p.report_unreadable(&job.dn), &mut phys) {
+            let unread = p.report_unreadable(&job.dn);
+            if let Some(e) = unread.as_ref().filter(|e| self.lost.must_stay(e)) {
+                return Err(e.clone());
+            }
+            if let (Some(e), Some(phys)) = (unread, &mut phys) {
                 // What could not be freed is still below it.
                 phys.maxblkid = phys.maxblkid.max(job.s.maxblkid);
                 job.dn.keep_blocks(phys.maxblkid);

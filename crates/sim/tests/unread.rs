@@ -24,7 +24,7 @@ fn sweep(layout: Layout, step: u64, counts: &[u64]) {
 
 #[test]
 fn of_a_single_device() {
-    sweep(layout(GroupKind::Single, 1), 1, &[1]);
+    sweep(layout(GroupKind::Single, 1), 1, &[1, BURST]);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn of_raidz() {
 #[test]
 fn of_a_log_device() {
     let one = layout(GroupKind::Single, 1);
-    sweep(Layout { slog: true, ..one }, 2, &[1]);
+    sweep(Layout { slog: true, ..one }, 2, &[1, BURST]);
 }
 
 #[test]

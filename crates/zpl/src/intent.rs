@@ -315,6 +315,8 @@ impl Zfs {
             return zil.start();
         }
         self.begin_replay();
+        // Until all of it is on disk; also behind an error, for what was replayed before.
+        self.objset().set_replaying(true);
         let r = zil.replay(&mut Redo::new(self));
         self.end_replay();
         let done = r.map_err(|e| {
@@ -326,9 +328,10 @@ impl Zfs {
             )));
         }
         let dmu = self.objset().dmu();
-        match dmu.driver() {
-            Some(d) => d.sync_through(dmu.open_txg()),
-            None => Ok(()),
+        if let Some(d) = dmu.driver() {
+            d.sync_through(dmu.open_txg())?;
         }
+        self.objset().set_replaying(false);
+        Ok(())
     }
 }

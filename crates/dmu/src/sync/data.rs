@@ -86,6 +86,7 @@ impl Objset {
                 };
                 let old = match found() {
                     Ok(bp) => bp,
+                    Err(e) if self.lost.must_stay(&e) => return Err(e),
                     Err(e) if e.is_damage() && !p.policy.is_mos => {
                         // It leads nowhere.
                         if let Some(spot) = reader.failed.get() {
@@ -167,6 +168,7 @@ impl Objset {
                     // What a device does not read may be whole. In the meta object set others rest on what is
                     // written here, space maps above all: the txg must not go on without it.
                     Err(e) if e.kind == Kind::Io && p.policy.is_mos => return Err(e),
+                    Err(e) if self.lost.must_stay(&e) => return Err(e),
                     // The rest of the block is gone for good. It stays as it is, an error for who
                     // reads it, rather than becoming something it never was. The pool's own metadata must
                     // not go missing.

@@ -13,7 +13,7 @@
 //!
 //! Programs that did not call [`walk_in_processes`] (tests) walk on threads, as [`crate::with_own_files`] has it.
 //!
-//! Start at [`ask`].
+//! Start at `ask`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};

@@ -570,7 +570,7 @@ impl Space {
         Ok(())
     }
 
-    /// Reads what [`Allocator::claim`] needs. Errors: as there, but for ranges in use.
+    /// Reads what [`Space::claim`] needs. Errors: as there, but for ranges in use.
     pub fn load_for_claim(&self, vdev: u64, offset: u64, asize: u64) -> Result<()> {
         let n = self.lock().locate(vdev, offset, asize)?;
         self.ensure_loaded(vdev, n)

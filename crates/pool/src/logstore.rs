@@ -15,7 +15,7 @@ const TOGETHER: usize = 16 << 20;
 
 /// So many txgs ahead of the first that an import writes may blocks of a log have been born: txgs pass also while nothing
 /// changes, and are not stored then ([`crate::sync::MOST_SKIPPED`]). OpenZFS lets one pass every five seconds, and stores none of
-/// them: this is eight months of that, and passed in a minute.
+/// them: this is eight months of that.
 const MOST_AHEAD: u64 = 1 << 22;
 
 /// Log blocks of one dataset.

@@ -8,8 +8,9 @@ use pool::{Offline, OpenOptions, Pool};
 use sim::rig::{self, Cutter, Fs, Layout, FATES};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use testkit::{or_skip, OpenZfs, TempDir};
 use vdev::testing::{Event, SeededRng};
-use vdev::{GroupKind, State, Vdev};
+use vdev::{DevSpec, GroupKind, State, TopSpec, Vdev};
 
 const OFFLINE: Offline = Offline {
     temporary: false,
@@ -195,6 +196,38 @@ fn a_log_that_is_put_away_is_not_missed() {
         w.survive(true, false).unwrap();
         let e = w.survive(false, false).unwrap_err();
         assert_eq!(e.kind, Kind::NoDevice, "{e}");
+    }
+}
+
+/// The log space maps still name a log that was removed, so its place stays as a hole: OpenZFS's `zdb` looks it up. A new log
+/// takes the place.
+#[test]
+fn a_log_that_is_removed_leaves_a_place() {
+    let mut w = World::new();
+    let id = w.log().id();
+    for n in 0..3 {
+        w.write();
+        assert!(w.logged_there() > 0, "round {n}");
+        assert_eq!(w.log().id(), id);
+        w.pool().remove_log(id).unwrap();
+        assert_eq!(w.pool().tree.holes(), [id]);
+        w.survive(false, false).unwrap();
+        if let Some(z) = or_skip(OpenZfs::get()) {
+            let dir = TempDir::new("removed-log").unwrap();
+            let disks: Vec<_> = w.disks.iter().map(|d| d.fork()).collect();
+            rig::dump(&disks, dir.path()).unwrap();
+            z.check(dir.path(), "tank").unwrap();
+        }
+        w.write();
+        let mut log = TopSpec::new(GroupKind::Single, vec![DevSpec::file("d1")]);
+        log.is_log = true;
+        log.ashift = Some(w.layout.ashift);
+        w.pool().add_tops(&[log]).unwrap();
+        // A new chain begins on it.
+        w.pool().prove_devices().unwrap();
+        w.fs.set.zil().unwrap().destroy().unwrap();
+        w.pool().sync().unwrap();
+        w.write();
     }
 }
 

@@ -46,13 +46,17 @@ const TOP_KEYS: [&str; 11] = [
 ];
 
 impl VdevTree {
-    /// Opens the devices of new top-level vdevs, to be appended to the tree in this order, and initialises their labels.
+    /// Opens the devices of new top-level vdevs, to be put into the tree in this order, and initialises their labels. They
+    /// get the numbers of the holes, lowest first, and then those behind the last vdev, as OpenZFS numbers them.
     /// `pool` as for [`VdevTree::label_config`]. They are not part of the tree yet: see [`VdevTree::append`].
     ///
     /// Errors: the spec makes no sense; a device cannot be opened for this pool alone, is too small, or cannot be written.
     pub fn new_tops(&self, specs: &[TopSpec], pool: &NvList, txg: Txg) -> Result<Vec<Arc<Vdev>>> {
-        let first = self.tops().len() as u64;
-        let tops = (first..)
+        let behind = self.tops().len() as u64;
+        let tops = self
+            .holes()
+            .into_iter()
+            .chain(behind..)
             .zip(specs)
             .map(|(id, spec)| new_top(&self.env, spec, id, txg))
             .collect::<Result<Vec<_>>>()?;
@@ -64,8 +68,8 @@ impl VdevTree {
         Ok(tops)
     }
 
-    /// Puts the vdevs of [`VdevTree::new_tops`] at the end of the tree, in txg `txg`; never into a hole's place, whose number
-    /// old block pointers may name. They hold nothing until they have metaslabs ([`Vdev::choose_metaslabs`]).
+    /// Puts the vdevs of [`VdevTree::new_tops`] into the tree, in txg `txg`. They hold nothing until they have metaslabs
+    /// ([`Vdev::choose_metaslabs`]).
     ///
     /// Errors: `Kind::Again`: the tree changed since.
     pub fn append(&self, tops: &[Arc<Vdev>], txg: Txg) -> Result<()> {
@@ -76,10 +80,14 @@ impl VdevTree {
             }
         }
         self.edit_tops(|list| {
-            if tops.first().is_some_and(|t| t.id() != list.len() as u64) {
-                bail!(Again, "another device was added meanwhile: try again");
+            for top in tops {
+                let behind = list.len() as u64;
+                match list.get_mut(top.id() as usize) {
+                    Some(slot) if slot.kind() == VdevKind::Hole => *slot = top.clone(),
+                    None if top.id() == behind => list.push(top.clone()),
+                    _ => bail!(Again, "another device was added meanwhile: try again"),
+                }
             }
-            list.extend(tops.iter().cloned());
             Ok(())
         })
     }
@@ -369,8 +377,9 @@ impl VdevTree {
         leaf.set_state(State::Removed, Aux::None);
     }
 
-    /// Turns top-level vdev `id` into a hole after its blocks were moved or it was an empty log; holes at the end disappear. The
-    /// last data vdev stays. Returns the leaves, for [`VdevTree::retire`].
+    /// Turns top-level vdev `id` into a hole after its blocks were moved or it was an empty log. A hole at the end stays one,
+    /// too: log space maps on disk may still name it, and OpenZFS looks up each vdev that they name. The last data vdev
+    /// stays. Returns the leaves, for [`VdevTree::retire`].
     pub fn remove_top(&self, id: u64) -> Result<Vec<Arc<Vdev>>> {
         let top = self.top(id)?;
         self.edit_tops(|list| {
@@ -384,9 +393,6 @@ impl VdevTree {
             hole.propagate(false);
             if let Some(slot) = list.get_mut(id as usize) {
                 *slot = hole;
-            }
-            while list.last().is_some_and(|t| t.kind() == VdevKind::Hole) {
-                list.pop();
             }
             Ok(())
         })?;

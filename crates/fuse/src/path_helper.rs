@@ -326,6 +326,8 @@ impl Helper {
             .process_group(0)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // A command that starts the daemon reads the daemon's errors to their end: nobody else may keep them open.
+            .stderr(Stdio::null())
             .spawn()
             .map_err(fail)?;
         Ok(Helper {

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use system_tests::{until, Rig};
 
 const MIB: u64 = 1 << 20;
@@ -91,6 +92,45 @@ fn a_command_waits_for_a_daemon_that_is_starting_and_starts_none() {
         system_tests::signal(daemon.id(), rustix::process::Signal::TERM);
         assert!(daemon.wait().unwrap().success());
     }
+}
+
+/// Whoever starts the daemon reads what it says to the end: no process of the daemon's keeps that open.
+#[test]
+fn who_starts_the_daemon_does_not_wait_for_what_the_daemon_starts() {
+    let _alone = DEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(rig) = Rig::as_root("start-open") else {
+        return;
+    };
+    // A mount walks its path, in a process.
+    let (mut rig, _) = rig.with_tank(64 * MIB);
+    let walks = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|b| *b == 0).any(|w| w == b"--walk-paths")
+    };
+    let mut started = Vec::new();
+    for task in fs::read_dir(format!("/proc/{}/task", rig.pid())).unwrap() {
+        let list = fs::read_to_string(task.unwrap().path().join("children")).unwrap();
+        started.extend(list.split_whitespace().map(|p| p.parse::<u32>().unwrap()));
+    }
+    started.retain(walks);
+    assert!(!started.is_empty(), "nothing walks paths");
+    for pid in started {
+        for n in [1, 2] {
+            let open = fs::read_link(format!("/proc/{pid}/fd/{n}")).unwrap();
+            assert_eq!(open, Path::new("/dev/null"), "{n}");
+        }
+    }
+    rig.stop();
+    let said = rig.soon(
+        Duration::from_secs(60),
+        "zpool",
+        &["list", "-H", "-o", "name"],
+    );
+    assert_eq!(said.ok(), "tank\n");
+    rig.zpool(&["export", "tank"]);
+    let pid = owner(&rig).parse().unwrap();
+    system_tests::signal(pid, rustix::process::Signal::TERM);
+    until("the daemon ends", || !rig.socket().exists());
 }
 
 #[test]

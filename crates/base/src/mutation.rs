@@ -112,6 +112,8 @@ pub enum Mutation {
     HeaderClearedEarly,
     /// Blocks are placed on new metaslabs before the txg that makes them is on disk.
     NewVdevAtOnce,
+    /// A new vdev gets the number of a removed one while log space maps on disk still name that.
+    HolesFilledAtOnce,
     /// A commit whose round wrote nothing is taken for durable if the log is in order when it wakes up.
     WaitersBelieved,
     /// The table of clones of a vdev that grows is read again, without what the txg has changed.
@@ -119,7 +121,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 56] = [
+pub const MUTATIONS: [Mutation; 57] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -174,6 +176,7 @@ pub const MUTATIONS: [Mutation; 56] = [
     Mutation::UnwrittenLargeBlocks,
     Mutation::HeaderClearedEarly,
     Mutation::NewVdevAtOnce,
+    Mutation::HolesFilledAtOnce,
     Mutation::WaitersBelieved,
     Mutation::TableReadAgain,
 ];

@@ -301,6 +301,18 @@ impl SpaceMaps {
         }
         let mut inner = self.lock();
         inner.log_zap = log_zap;
+        let unflushed = |top: &Top| {
+            top.ms
+                .iter()
+                .map(|m| m.unflushed)
+                .filter(|t| !t.is_none())
+                .min()
+        };
+        let oldest: BTreeMap<u64, Txg> = inner
+            .tops
+            .iter()
+            .filter_map(|(id, top)| Some((*id, unflushed(top)?)))
+            .collect();
         for (txg, object) in logs {
             let (p, _) = read_map(&self.mos, object)?;
             let bytes = map_bytes(&self.mos, object, p.length)?;
@@ -317,6 +329,10 @@ impl SpaceMaps {
                 let Some(top) = inner.tops.get_mut(&vdev) else {
                     continue;
                 };
+                // Nothing of this vdev is older; what is may name a former vdev of the same number, of another size.
+                if oldest.get(&vdev).is_none_or(|oldest| txg < *oldest) {
+                    continue;
+                }
                 let m = (op.offset >> top.ms_shift) as usize;
                 let Some(ms) = top.ms.get_mut(m) else {
                     bail!(
@@ -746,7 +762,8 @@ impl SpaceMaps {
     }
 
     /// Frees everything there is of the metaslabs of top-level vdev `id`, on which nothing is allocated. Entries about it in
-    /// the logs are passed over from now on.
+    /// the logs are passed over from now on. Before another vdev gets the number the logs must be flushed: OpenZFS looks up
+    /// the metaslab of each entry in the vdev that has the number when it imports.
     pub fn remove_top(&self, tx: &Tx, f: &dyn MapFeatures, id: u64) -> Result<()> {
         let Some(top) = self.lock().tops.remove(&id) else {
             return Ok(());

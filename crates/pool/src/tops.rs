@@ -25,6 +25,7 @@ use crate::devices::TreeDevices;
 use crate::shared::Shares;
 use crate::spacemaps::TopShape;
 use crate::{MapFeatures, Pool, SpaceMaps};
+use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
 use disk::feature::guid;
 use disk::ObjType;
@@ -236,18 +237,19 @@ impl Pool {
     /// `Kind::Unsupported`: a dRAID, or a RAID-Z in a pool a device was removed from; `Kind::Again`: another vdev was added
     /// meanwhile; those of opening and labelling the devices. Nothing was changed then. An error of writing the txgs stops the pool.
     pub fn add_top(&self, spec: &TopSpec) -> Result<u64> {
-        let first = self.tree.tops().len() as u64;
-        self.add_tops(std::slice::from_ref(spec))?;
-        Ok(first)
+        match self.add_tops(std::slice::from_ref(spec))?[..] {
+            [id] => Ok(id),
+            _ => bail!(Again, "another device was added meanwhile: try again"),
+        }
     }
 
-    /// [`Pool::add_top`] for several vdevs, which come together or not at all.
-    pub fn add_tops(&self, specs: &[TopSpec]) -> Result<()> {
+    /// [`Pool::add_top`] for several vdevs, which come together or not at all. Returns their ids, in the order of `specs`.
+    pub fn add_tops(&self, specs: &[TopSpec]) -> Result<Vec<u64>> {
         self.add_tops_with(specs, true)
     }
 
     /// The same; `any_ashift`: also vdevs with another sector size than those there are.
-    pub fn add_tops_with(&self, specs: &[TopSpec], any_ashift: bool) -> Result<()> {
+    pub fn add_tops_with(&self, specs: &[TopSpec], any_ashift: bool) -> Result<Vec<u64>> {
         for spec in specs {
             self.check_add(spec)?;
         }
@@ -260,8 +262,9 @@ impl Pool {
         } else {
             self.same_ashift(&tops)
         };
-        let done =
-            fits.and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
+        let done = fits
+            .and_then(|()| self.forget_holes(&tops))
+            .and_then(|()| self.task(move |pool, tx| pool.commit_tops(tx, &new, &biases)));
         if let Err(e) = done {
             if self.stopped().is_some() {
                 // They may be in the tree on disk: a later txg may have failed.
@@ -272,10 +275,23 @@ impl Pool {
             }
             return Err(e);
         }
+        let ids = tops.iter().map(|t| t.id()).collect();
         for top in tops {
             self.task(move |pool, tx| pool.open_for_blocks(tx, &top))?;
         }
-        self.refresh_dedup_quota()
+        self.refresh_dedup_quota()?;
+        Ok(ids)
+    }
+
+    /// Before new vdevs fill holes: no log space map on disk names the former vdevs any more.
+    fn forget_holes(&self, new: &[Arc<Vdev>]) -> Result<()> {
+        let behind = self.tree.tops().len() as u64;
+        let fills = new.iter().any(|t| t.id() < behind);
+        if !fills || mutated(Mutation::HolesFilledAtOnce) {
+            return Ok(());
+        }
+        self.sync_state().flush_all = true;
+        self.sync().map(drop)
     }
 
     /// Refuses new vdevs with another sector size than all of the normal class have.

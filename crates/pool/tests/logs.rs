@@ -3,6 +3,7 @@
 
 use base::mutation::{mutate, Mutation};
 use base::{Kind, Result};
+use disk::mos_keys::LOG_SPACEMAP_ZAP;
 use env_sim::MemDisk;
 use pool::{Offline, OpenOptions, Pool};
 use sim::rig::{self, Cutter, Fs, Layout, FATES};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use testkit::{or_skip, OpenZfs, TempDir};
 use vdev::testing::{Event, SeededRng};
 use vdev::{DevSpec, GroupKind, State, TopSpec, Vdev};
+use zap::Zap;
 
 const OFFLINE: Offline = Offline {
     temporary: false,
@@ -82,6 +84,32 @@ impl World {
         fs.zfs.fsync(Some(&z)).unwrap();
         self.files += 1;
         zil.stats().fallbacks == before
+    }
+
+    /// Makes a file of `mib` MiB that the log has whole.
+    fn write_much(&self, mib: u64) {
+        let fs = &self.fs;
+        let root = fs.zfs.root().unwrap();
+        let (new, cred) = (zpl::New::file(0o100644, 0), zpl::Cred::root());
+        let z = fs.zfs.create(&root, b"much", &new, &cred).unwrap();
+        for n in 0..mib * 8 {
+            let data = vec![n as u8; 1 << 17];
+            fs.zfs
+                .write(&z, n << 17, &data, Default::default())
+                .unwrap();
+            fs.zfs.fsync(Some(&z)).unwrap();
+        }
+    }
+
+    /// The log device is added, and a new chain begins on it.
+    fn add_log(&self) {
+        let mut log = TopSpec::new(GroupKind::Single, vec![DevSpec::file("d1")]);
+        log.is_log = true;
+        log.ashift = Some(self.layout.ashift);
+        self.pool().add_tops(&[log]).unwrap();
+        self.pool().prove_devices().unwrap();
+        self.fs.set.zil().unwrap().destroy().unwrap();
+        self.pool().sync().unwrap();
     }
 
     /// Whether all files are there after a power cut now. `log`: with the log device.
@@ -219,15 +247,36 @@ fn a_log_that_is_removed_leaves_a_place() {
             z.check(dir.path(), "tank").unwrap();
         }
         w.write();
-        let mut log = TopSpec::new(GroupKind::Single, vec![DevSpec::file("d1")]);
-        log.is_log = true;
-        log.ashift = Some(w.layout.ashift);
-        w.pool().add_tops(&[log]).unwrap();
-        // A new chain begins on it.
-        w.pool().prove_devices().unwrap();
-        w.fs.set.zil().unwrap().destroy().unwrap();
-        w.pool().sync().unwrap();
+        w.add_log();
         w.write();
+    }
+}
+
+/// A smaller log takes the place of one that was used up to its end. Log space maps that name the former one are gone from disk
+/// first, since OpenZFS looks for the metaslabs of their entries in the vdev that has the number. Pools where they are not gone
+/// are imported all the same.
+#[test]
+fn a_smaller_log_takes_the_place_of_a_large_one() {
+    for mistake in [None, Some(Mutation::HolesFilledAtOnce)] {
+        let mut w = World::new();
+        let id = w.log().id();
+        w.write_much(80);
+        w.pool().sync().unwrap();
+        w.pool().remove_log(id).unwrap();
+        let removed = w.pool().synced_txg();
+        w.log_disk().resize(64 << 20);
+        mutate(mistake);
+        w.add_log();
+        mutate(None);
+        assert_eq!(w.log().id(), id);
+        let zap = w.pool().mos.hold(1).unwrap();
+        let zap = Zap::new(&zap).get(LOG_SPACEMAP_ZAP).unwrap().unwrap();
+        let zap = w.pool().mos.hold(zap).unwrap();
+        let of = |e: Result<zap::Entry>| zap::parse_hex_key(&e.unwrap().name).unwrap();
+        let named = Zap::new(&zap).iter().any(|e| of(e) <= removed.number());
+        assert_eq!(named, mistake.is_some());
+        w.write();
+        w.survive(true, false).unwrap();
     }
 }
 

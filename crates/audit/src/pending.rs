@@ -1,7 +1,7 @@
 //! Blocks and space that no dataset refers to any more, but that are not free yet.
 
 use crate::{directory, note, Audit, Follow, Origin, Row, Sink};
-use base::{Error, Result};
+use base::Result;
 use disk::bytes::u64_at;
 use disk::mos_keys;
 use disk::BlkPtr;
@@ -16,8 +16,6 @@ const MAPPING_BATCH: u64 = 8192;
 /// Most entries of a mapping, and of a list of trees: more are damage.
 const MAPPING_MOST: u64 = 1 << 24;
 const TREES_MOST: u64 = 1 << 20;
-/// Longest space map.
-const MAP_MOST: u64 = 1 << 32;
 
 impl Audit<'_> {
     pub(crate) fn pending(&mut self, sink: Sink) {
@@ -126,25 +124,17 @@ impl Audit<'_> {
             let Some(object) = zap::Zap::new(&mos.hold(z)?).get(key)? else {
                 continue;
             };
-            let dn = mos.hold(object)?;
-            let p = SpaceMapPhys::decode(&dn.bonus())?;
-            let i = dn.info();
-            let room = i
-                .max_blkid
-                .saturating_add(1)
-                .saturating_mul(i.block_size as u64);
-            if p.length > room.min(MAP_MOST) {
-                return Err(Error::damaged("a space map longer than its object"));
-            }
-            let mut b = vec![0; p.length as usize];
-            dn.read(0, &mut b)?;
+            let p = SpaceMapPhys::decode(&mos.hold(object)?.bonus())?;
             let maybe = self.maybe.entry(top.id()).or_default();
-            for e in entries(&b) {
-                if let Entry::Range(r) = e? {
-                    let (from, to) = r.bytes(top.ashift())?;
-                    maybe.insert(from, to);
+            pool::map_pieces(mos, object, p.length, &mut |piece| {
+                for e in entries(piece) {
+                    if let Entry::Range(r) = e? {
+                        let (from, to) = r.bytes(top.ashift())?;
+                        maybe.insert(from, to);
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ pub struct BrtPhys {
 
 impl BrtPhys {
     /// Decodes the bonus, 56 bytes. `Damaged`: ranges below 1 MiB or not in sectors, or more than
-    /// 2^32 counters.
+    /// 2^28 counters, which stand for 4 PiB.
     pub fn decode(b: &[u8]) -> Result<BrtPhys> {
         let p = BrtPhys {
             entries: u64_at(b, 0)?,
@@ -48,7 +48,7 @@ impl BrtPhys {
             saved: u64_at(b, 48)?,
         };
         // Counters for smaller pieces than this nobody makes; their number must stay within memory.
-        if p.range < 1 << 20 || p.range % 512 != 0 || p.size > 1 << 32 {
+        if p.range < 1 << 20 || p.range % 512 != 0 || p.size > 1 << 28 {
             bail!(Damaged, "block reference table of impossible shape");
         }
         Ok(p)

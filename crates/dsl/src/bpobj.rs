@@ -2,6 +2,7 @@
 
 use crate::triple::{bump, Triple};
 use base::{bail, Error, Kind, Result};
+use disk::bytes::u64_at;
 use disk::dsl::{bpobj_entry, bpobj_entry_is_free, BpobjPhys};
 use disk::{BlkPtr, Compression, ObjType, BP_SIZE};
 use dmu::{Dnode, NewObject, Objset, Tx};
@@ -18,6 +19,49 @@ pub struct Bpobj {
     dn: Arc<Dnode>,
     /// The bonus: sums and sub-objects.
     pub phys: BpobjPhys,
+}
+
+/// The list of a bpobj's sub-objects. One block of it is in memory at a time.
+struct Subobjs {
+    dn: Arc<Dnode>,
+    count: u64,
+    block: Option<(u64, base::Block)>,
+}
+
+impl Subobjs {
+    /// Numbers in a block.
+    fn per(&self) -> u64 {
+        (self.dn.info().block_size / 8) as u64
+    }
+
+    /// The `i`-th sub-object; 0 where the list has a hole.
+    fn number(&mut self, i: u64) -> Result<u64> {
+        let (blk, at) = (i / self.per(), (i % self.per()) as usize * 8);
+        let block = match &self.block {
+            Some((b, block)) if *b == blk => block,
+            _ => &self.block.insert((blk, self.dn.block(blk)?)).1,
+        };
+        u64_at(block, at)
+    }
+
+    /// The `i`-th sub-object. `Damaged`: the list has a hole there.
+    fn get(&mut self, i: u64) -> Result<u64> {
+        match self.number(i)? {
+            0 => bail!(Damaged, "list {} of bpobjs has a hole", self.dn.object()),
+            object => Ok(object),
+        }
+    }
+
+    /// All of them, if they are in one block.
+    fn if_one_block(list: Option<Subobjs>) -> Result<Option<(Arc<Dnode>, Vec<u64>)>> {
+        let Some(mut list) = list.filter(|l| l.count <= l.per()) else {
+            return Ok(None);
+        };
+        let all = (0..list.count)
+            .map(|i| list.get(i))
+            .collect::<Result<_>>()?;
+        Ok(Some((list.dn, all)))
+    }
 }
 
 /// Whether a list, or its dnode, is damaged or gone.
@@ -134,9 +178,10 @@ impl Bpobj {
         self.store(tx)
     }
 
-    fn read_subobjs(&self, mos: &Objset) -> Result<(Option<Arc<Dnode>>, Vec<u64>)> {
+    /// The list of sub-objects; `None`: there is none.
+    fn subobjs(&self, mos: &Objset) -> Result<Option<Subobjs>> {
         if self.phys.subobjs == 0 {
-            return Ok((None, Vec::new()));
+            return Ok(None);
         }
         let dn = mos.hold(self.phys.subobjs)?;
         let info = dn.info();
@@ -148,9 +193,11 @@ impl Bpobj {
                 self.phys.num_subobjs
             )));
         }
-        let mut bytes = vec![0; self.phys.num_subobjs as usize * 8];
-        dn.read(0, &mut bytes)?;
-        Ok((Some(dn), disk::bytes::u64s(&bytes)))
+        Ok(Some(Subobjs {
+            dn,
+            count: self.phys.num_subobjs,
+            block: None,
+        }))
     }
 
     fn append_subobjs(&mut self, mos: &Objset, tx: &Tx, list: &[u64]) -> Result<()> {
@@ -192,17 +239,17 @@ impl Bpobj {
         let total = s.space();
         let mut moved = true;
         if s.phys.num_subobjs > 0 {
-            match s.read_subobjs(mos) {
+            match s.subobjs(mos).and_then(Subobjs::if_one_block) {
                 // What cannot be read is taken over as it is.
                 Err(e) if e.is_damage() => moved = false,
                 Err(e) => return Err(e),
-                Ok((Some(dn), list)) if list.len() * 8 <= dn.info().block_size => {
+                Ok(Some((dn, list))) => {
                     self.append_subobjs(mos, tx, &list)?;
                     mos.free(tx, dn.object())?;
                     (s.phys.subobjs, s.phys.num_subobjs) = (0, 0);
                     s.store(tx)?;
                 }
-                _ => moved = false,
+                Ok(None) => moved = false,
             }
         }
         let room = (s.dn.info().block_size / BP_SIZE) as u64;
@@ -242,12 +289,11 @@ impl Bpobj {
         if depth > MAX_DEPTH {
             return Err(Error::damaged("bpobjs nested too deep"));
         }
-        let (list_dn, list) = self.read_subobjs(mos)?;
-        for o in list {
-            Bpobj::open(mos, o)?.free_depth(mos, tx, depth + 1)?;
-        }
-        if let Some(dn) = list_dn {
-            mos.free(tx, dn.object())?;
+        if let Some(mut list) = self.subobjs(mos)? {
+            for i in 0..list.count {
+                Bpobj::open(mos, list.get(i)?)?.free_depth(mos, tx, depth + 1)?;
+            }
+            mos.free(tx, list.dn.object())?;
         }
         mos.free(tx, self.object())
     }
@@ -291,8 +337,10 @@ impl Bpobj {
             );
         }
         f(self, depth)?;
-        for o in self.read_subobjs(mos)?.1 {
-            Bpobj::open(mos, o)?.lists_below(mos, f, depth + 1, seen)?;
+        if let Some(mut list) = self.subobjs(mos)? {
+            for i in 0..list.count {
+                Bpobj::open(mos, list.get(i)?)?.lists_below(mos, f, depth + 1, seen)?;
+            }
         }
         Ok(())
     }
@@ -437,17 +485,28 @@ impl Bpobj {
                 .free_range(tx, self.phys.num_blkptrs * BP_SIZE as u64, u64::MAX)?;
         }
         if go_on && self.phys.num_subobjs > 0 {
-            let mut list = match self.read_subobjs(mos) {
-                Err(e) if is_unreadable(&e) => {
-                    self.phys.num_subobjs = 0;
-                    Vec::new()
-                }
-                r => r?.1,
+            let mut list = match self.subobjs(mos) {
+                Err(e) if is_unreadable(&e) => None,
+                r => r?,
             };
-            while let Some(o) = list.pop() {
-                match Bpobj::open(mos, o) {
-                    Err(e) if is_unreadable(&e) => {}
-                    sub => {
+            while self.phys.num_subobjs > 0 {
+                let i = self.phys.num_subobjs - 1;
+                let Some(list) = &mut list else {
+                    self.phys.num_subobjs = 0;
+                    break;
+                };
+                let o = match list.number(i) {
+                    Err(e) if e.is_damage() => {
+                        // The others in that block are gone, too.
+                        self.phys.num_subobjs = i / list.per() * list.per();
+                        continue;
+                    }
+                    o => o?,
+                };
+                match (o != 0).then(|| Bpobj::open(mos, o)) {
+                    None => {}
+                    Some(Err(e)) if is_unreadable(&e) => {}
+                    Some(sub) => {
                         let (t, empty) = sub?.drain_depth(mos, tx, f, depth + 1)?;
                         gone += t;
                         if !empty {

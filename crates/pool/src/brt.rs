@@ -78,15 +78,23 @@ impl Table {
                 "block reference table larger than its device",
             ));
         }
-        let mut b = vec![0; n * 2];
-        dn.read(0, &mut b)?;
-        t.counters = b
-            .chunks_exact(2)
-            .map(|c| match t.phys.big_endian {
-                true => u16::from_be_bytes([c[0], c[1]]),
-                false => u16::from_le_bytes([c[0], c[1]]),
-            })
-            .collect();
+        // Pages of counters that stay zero take no memory.
+        t.counters = vec![0; n];
+        let mut b = vec![0; BRT_BLOCK.min(n * 2)];
+        for (i, part) in t.counters.chunks_mut(BRT_BLOCK / 2).enumerate() {
+            base::cancel::check()?;
+            let b = &mut b[..part.len() * 2];
+            dn.read((i * BRT_BLOCK) as u64, b)?;
+            for (to, c) in part.iter_mut().zip(b.chunks_exact(2)) {
+                let n = match t.phys.big_endian {
+                    true => u16::from_be_bytes([c[0], c[1]]),
+                    false => u16::from_le_bytes([c[0], c[1]]),
+                };
+                if n != 0 {
+                    *to = n;
+                }
+            }
+        }
         Ok(t)
     }
 

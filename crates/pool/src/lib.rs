@@ -73,7 +73,7 @@ pub use scan::{ErrorScrubRecord, Rebuild, ScanProgress, ScanRecord, ScanRefusal,
 pub use served::Serving;
 pub use shared::Shares;
 pub use snapshots::LeftLog;
-pub use spacemaps::{MapFeatures, SpaceMaps, TopShape};
+pub use spacemaps::{map_pieces, MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
 pub use volumes::Volume;

@@ -21,6 +21,10 @@ const BLOCK_PLAIN: usize = 16 << 10;
 const BLOCK_DTL: usize = 4096;
 /// Indirect blocks of space maps are small: few maps have more than a block.
 const INDIRECT_SHIFT: u8 = 14;
+/// Bytes of a map or an array that are in memory at a time.
+const PIECE: usize = 128 << 10;
+/// Longest space map.
+const MAP_MOST: u64 = 1 << 32;
 /// Logs are kept at most about this many txgs.
 const LOG_AGE: u64 = 64;
 /// Pending ranges in memory that speed flushing up.
@@ -116,6 +120,34 @@ struct Inner {
     log_zap: u64,
 }
 
+impl Inner {
+    /// Adds some whole blocks of the log of `txg` to what is pending for the metaslabs. `oldest`: by vdev the first txg from which
+    /// on it needs logs.
+    fn take_in(&mut self, txg: Txg, oldest: &BTreeMap<u64, Txg>, blocks: &[u8]) -> Result<()> {
+        for op in replay::log_ops(blocks) {
+            let (vdev, op) = op?;
+            let Some(top) = self.tops.get_mut(&vdev) else {
+                continue;
+            };
+            // Nothing of this vdev is older; what is may name a former vdev of the same number, of another size.
+            if oldest.get(&vdev).is_none_or(|oldest| txg < *oldest) {
+                continue;
+            }
+            let m = (op.offset >> top.ms_shift) as usize;
+            let Some(ms) = top.ms.get_mut(m) else {
+                bail!(
+                    Damaged,
+                    "log space map of group {txg}: entry outside of vdev {vdev}"
+                );
+            };
+            if !ms.unflushed.is_none() && txg >= ms.unflushed {
+                ms.pending.add(op)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// All space maps of a pool.
 pub struct SpaceMaps {
     mos: Arc<Objset>,
@@ -155,18 +187,58 @@ pub(crate) fn new_object(
     Ok(dn.object())
 }
 
-/// The valid bytes of a space map object.
-fn map_bytes(mos: &Objset, object: u64, len: u64) -> Result<Vec<u8>> {
+/// Hands on the first `len` bytes of a space map object, some whole blocks at a time. Memory: 128 KiB, or one block where
+/// blocks are larger.
+///
+/// # Errors
+/// `Damaged`: the object is too short, or a block of it is a hole; those of reading it, and of `f`.
+pub fn map_pieces(
+    mos: &Objset,
+    object: u64,
+    len: u64,
+    f: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let dn = mos.hold(object)?;
     let i = dn.info();
-    if len > (i.max_blkid + 1).saturating_mul(i.block_size as u64) || len > 1 << 32 {
-        return Err(Error::damaged(format!(
-            "space map {object} claims {len} bytes"
-        )));
+    let room = i
+        .max_blkid
+        .saturating_add(1)
+        .saturating_mul(i.block_size as u64);
+    if len > room.min(MAP_MOST) {
+        bail!(Damaged, "space map {object} claims {len} bytes");
     }
-    let mut b = vec![0; len as usize];
-    dn.read(0, &mut b)?;
-    Ok(b)
+    let piece = (PIECE / i.block_size).max(1) * i.block_size;
+    let mut buf = vec![0; piece.min(len as usize)];
+    let mut at = 0;
+    while at < len {
+        let n = buf.len().min((len - at) as usize);
+        let b = &mut buf[..n];
+        dn.read(at, b)?;
+        // Two words of zeros would allocate the first unit twice. So a map has no hole, and nobody makes it long with some.
+        let hole = |b: &[u8]| b.len() > 8 && b.iter().all(|x| *x == 0);
+        if b.chunks(i.block_size).any(hole) {
+            bail!(Damaged, "space map {object} has a hole in its {len} bytes");
+        }
+        f(b)?;
+        at += n as u64;
+    }
+    Ok(())
+}
+
+/// Calls `f` with the first `count` words of an array in object `object` and their numbers. Memory: 128 KiB.
+fn array_words(mos: &Objset, object: u64, count: u64, f: &mut dyn FnMut(usize, u64)) -> Result<()> {
+    let dn = mos.hold(object)?;
+    let mut buf = vec![0; PIECE.min(count as usize * 8)];
+    let mut at = 0;
+    while at < count * 8 {
+        let n = buf.len().min((count * 8 - at) as usize);
+        dn.read(at, &mut buf[..n])?;
+        for (i, w) in disk::bytes::u64s(&buf[..n]).into_iter().enumerate() {
+            f(at as usize / 8 + i, w);
+        }
+        at += n as u64;
+    }
+    Ok(())
 }
 
 impl SpaceMaps {
@@ -252,39 +324,32 @@ impl SpaceMaps {
             zap,
             ms: Vec::new(),
         };
-        let mut bytes = vec![0; count as usize * 8];
-        if array != 0 {
-            self.mos.hold(array)?.read(0, &mut bytes)?;
+        if count > vdev::size::MOST_METASLABS {
+            let (size, most) = (shape.ms_shift, vdev::size::MOST_METASLABS);
+            bail!(
+                Damaged,
+                "vdev {id} has {count} metaslabs of 2^{size} bytes, more than {most}"
+            );
         }
-        let mut unflushed = vec![0; count as usize * 8];
+        top.ms.resize_with(count as usize, Ms::none);
+        if array != 0 {
+            array_words(&self.mos, array, count, &mut |m, object| {
+                top.ms[m].object = object;
+            })?;
+        }
         if zap != 0 {
             let zdn = self.mos.hold(zap)?;
             if let Some(o) = Zap::new(&zdn).get(disk::mos_keys::UNFLUSHED_TXGS)? {
                 top.unflushed_object = o;
-                self.mos.hold(o)?.read(0, &mut unflushed)?;
+                array_words(&self.mos, o, count, &mut |m, txg| {
+                    top.ms[m].unflushed = Txg::new(txg);
+                })?;
             }
         }
-        for m in 0..count as usize {
-            let at = |b: &[u8]| {
-                let mut w = [0; 8];
-                w.copy_from_slice(&b[m * 8..m * 8 + 8]);
-                u64::from_le_bytes(w)
-            };
-            let object = at(&bytes);
-            let (len, alloc) = if object == 0 {
-                (0, 0)
-            } else {
-                let (p, _) = read_map(&self.mos, object)?;
-                (p.length, p.alloc)
-            };
-            let unflushed = at(&unflushed);
-            top.ms.push(Ms {
-                object,
-                len,
-                alloc,
-                unflushed: Txg::new(unflushed),
-                pending: Unflushed::default(),
-            });
+        for ms in top.ms.iter_mut().filter(|ms| ms.object != 0) {
+            base::cancel::check()?;
+            let (p, _) = read_map(&self.mos, ms.object)?;
+            (ms.len, ms.alloc) = (p.length, p.alloc);
         }
         self.lock().tops.insert(id, top);
         Ok(())
@@ -315,7 +380,6 @@ impl SpaceMaps {
             .collect();
         for (txg, object) in logs {
             let (p, _) = read_map(&self.mos, object)?;
-            let bytes = map_bytes(&self.mos, object, p.length)?;
             inner.logs.insert(
                 txg,
                 Log {
@@ -324,26 +388,10 @@ impl SpaceMaps {
                     alloc: p.alloc,
                 },
             );
-            for op in replay::log_ops(&bytes) {
-                let (vdev, op) = op?;
-                let Some(top) = inner.tops.get_mut(&vdev) else {
-                    continue;
-                };
-                // Nothing of this vdev is older; what is may name a former vdev of the same number, of another size.
-                if oldest.get(&vdev).is_none_or(|oldest| txg < *oldest) {
-                    continue;
-                }
-                let m = (op.offset >> top.ms_shift) as usize;
-                let Some(ms) = top.ms.get_mut(m) else {
-                    bail!(
-                        Damaged,
-                        "log space map of group {txg}: entry outside of vdev {vdev}"
-                    );
-                };
-                if !ms.unflushed.is_none() && txg >= ms.unflushed {
-                    ms.pending.add(op)?;
-                }
-            }
+            map_pieces(&self.mos, object, p.length, &mut |piece| {
+                base::cancel::check()?;
+                inner.take_in(txg, &oldest, piece)
+            })?;
         }
         for (id, top) in &inner.tops {
             for (m, ms) in top.ms.iter().enumerate() {
@@ -367,6 +415,7 @@ impl SpaceMaps {
                 if ms.object == 0 && ms.pending.is_empty() {
                     continue;
                 }
+                base::cancel::check()?;
                 let mut hint = MsHint {
                     allocated: u64::try_from(ms.alloc + ms.pending.net()).map_err(|_| {
                         Error::damaged(format!("metaslab {m} of vdev {id}: negative space"))
@@ -395,12 +444,14 @@ impl SpaceMaps {
             let (start, end) = top.bounds(ms);
             (m.object, m.len, m.pending.clone(), start, end, top.ashift)
         };
-        let bytes = if object == 0 {
-            Vec::new()
-        } else {
-            map_bytes(&self.mos, object, len)?
-        };
-        let mut free = replay(start, end, replay::map_ops(&bytes, shift, start))?;
+        let mut free = base::RangeSet::new();
+        free.insert(start, end);
+        if object != 0 {
+            map_pieces(&self.mos, object, len, &mut |piece| {
+                replay::map_ops(piece, shift, start)
+                    .try_for_each(|op| replay::apply(&mut free, start, end, op?))
+            })?;
+        }
         pending.apply_to(&mut free, start, end)?;
         Ok(free)
     }
@@ -808,17 +859,20 @@ impl SpaceMaps {
     /// Reads a leaf's set of missing txgs.
     pub fn read_dtl(&self, object: u64) -> Result<base::RangeSet> {
         let (p, _) = read_map(&self.mos, object)?;
-        let bytes = map_bytes(&self.mos, object, p.length)?;
         let mut out = base::RangeSet::new();
-        for op in replay::map_ops(&bytes, 0, 0) {
-            let op = op?;
-            let end = op.offset.saturating_add(op.len);
-            if op.free {
-                out.remove(op.offset, end);
-            } else {
-                out.insert(op.offset, end);
+        map_pieces(&self.mos, object, p.length, &mut |piece| {
+            base::cancel::check()?;
+            for op in replay::map_ops(piece, 0, 0) {
+                let op = op?;
+                let end = op.offset.saturating_add(op.len);
+                if op.free {
+                    out.remove(op.offset, end);
+                } else {
+                    out.insert(op.offset, end);
+                }
             }
-        }
+            Ok(())
+        })?;
         Ok(out)
     }
 

@@ -315,6 +315,10 @@ impl<'a> Healer<'a> {
 
 fn unpack(alg: Compression, payload: &[u8], len: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
+    if len > base::MAX_BLOCK {
+        let text = format!("a payload of {len} bytes for one block");
+        return Err(Error::new(Kind::Invalid, text));
+    }
     compress::decompress(alg, payload, len).map_err(|e| {
         let text = format!("a payload that cannot be decompressed: {e}");
         Error::new(Kind::Invalid, text)

@@ -28,7 +28,7 @@ const KEPT_BY_SIZE: u64 = 16 << 10;
 
 const RULE: &str = "\t---------------   -------------------   ---------------   ------------";
 
-/// One space map: its header, and its valid bytes when asked for.
+/// One space map: its header, and its entries when asked for.
 struct Map {
     object: u64,
     phys: SpaceMapPhys,
@@ -47,25 +47,33 @@ impl Map {
         })
     }
 
-    fn bytes(&self, set: &Set) -> Result<Vec<u8>> {
+    /// Calls `f` with every entry and its words. One block of the map is in memory at a time.
+    fn each(&self, set: &Set, f: &mut dyn FnMut(Entry, usize) -> Result<()>) -> Result<()> {
         let block = self.dn.block_size() as u64;
         let room = self.dn.maxblkid.saturating_add(1).saturating_mul(block);
-        if self.phys.length > room.min(MAX_MAP) {
-            let (o, n) = (self.object, self.phys.length);
-            return Err(Error::damaged(format!("space map {o} claims {n} bytes")));
+        let (object, length) = (self.object, self.phys.length);
+        if length > room.min(MAX_MAP) {
+            base::bail!(Damaged, "space map {object} claims {length} bytes");
         }
-        let mut out = Vec::new();
-        let mut id = 0;
-        while (out.len() as u64) < self.phys.length {
+        for id in 0..length.div_ceil(block) {
+            let left = (length - id * block).min(block) as usize;
             let b = set.block(&self.dn, id)?;
-            match b.is_empty() {
-                true => out.resize(out.len() + block as usize, 0),
-                false => out.extend_from_slice(&b),
+            // Two words of zeros would allocate the first unit twice.
+            let b = match b.is_empty() {
+                true if left > 8 => {
+                    base::bail!(Damaged, "block {id} of space map {object} is a hole")
+                }
+                true => &[0; 8][..left],
+                false => b.get(..left).unwrap_or(&b),
+            };
+            let mut all = entries(b);
+            loop {
+                let at = all.position();
+                let Some(e) = all.next() else { break };
+                f(e?, (all.position() - at) / 8)?;
             }
-            id += 1;
         }
-        out.truncate(self.phys.length as usize);
-        Ok(out)
+        Ok(())
     }
 
     fn header(&self, out: &mut dyn Write) -> Result<()> {
@@ -76,13 +84,9 @@ impl Map {
 
     /// Every entry, numbered. `start` is where the region of the map begins.
     fn list(&self, set: &Set, shift: u32, start: u64, out: &mut dyn Write) -> Result<()> {
-        let bytes = self.bytes(set)?;
-        let mut all = entries(&bytes);
-        for i in 0.. {
-            let at = all.position();
-            let Some(e) = all.next() else { break };
-            let words = (all.position() - at) / 8;
-            match e? {
+        let mut i = 0;
+        self.each(set, &mut |e, words| {
+            match e {
                 Entry::Debug {
                     txg: Txg::NONE,
                     pass: 0,
@@ -108,8 +112,9 @@ impl Map {
                     )?;
                 }
             }
-        }
-        Ok(())
+            i += 1;
+            Ok(())
+        })
     }
 }
 
@@ -324,13 +329,14 @@ fn metaslab(
         let mut free = RangeSet::new();
         free.insert(0, size);
         if let Some(m) = &map {
-            for e in entries(&m.bytes(set)?) {
-                let Entry::Range(r) = e? else { continue };
+            m.each(set, &mut |e, _| {
+                let Entry::Range(r) = e else { return Ok(()) };
                 match (r.bytes(t.ashift)?, r.free) {
                     ((a, b), true) => free.insert(a, b),
                     ((a, b), false) => free.remove(a, b),
                 };
-            }
+                Ok(())
+            })?;
         }
         let mut h = [0; HISTOGRAM_SIZE];
         let (mut largest, mut kept) = (0, 0);
@@ -471,17 +477,18 @@ fn logs(
         let map = Map::open(set, object)?;
         map.header(out)?;
         let (mut valid, mut all) = (0u64, 0u64);
-        for e in entries(&map.bytes(set)?) {
-            let Entry::Range(r) = e? else { continue };
+        map.each(set, &mut |e, _| {
+            let Entry::Range(r) = e else { return Ok(()) };
             all += 1;
             let Some(t) = tops.get(&u64::from(r.vdev)) else {
-                continue;
+                return Ok(());
             };
             let (from, _) = r.bytes(base::SECTOR_SHIFT)?;
             let ms = from.checked_shr(t.ms_shift).unwrap_or(0) as usize;
             let since = t.unflushed.get(ms).copied().unwrap_or(0);
             valid += u64::from(since != 0 && txg >= since);
-        }
+            Ok(())
+        })?;
         if depth > 3 {
             map.list(set, 9, 0, out)?;
         }

@@ -30,6 +30,10 @@ pub fn deflate_ratio(asize_128k: u64) -> u64 {
     (128u64 << 10) / (asize_128k / 512).max(1)
 }
 
+/// Most metaslabs of a top-level vdev. It has so many when it was made on 64 MiB and grew to 32 TiB; a configuration with more is
+/// damaged.
+pub const MOST_METASLABS: u64 = 1 << 21;
+
 /// log2 of the metaslab size for a new top-level vdev of `asize` bytes.
 pub fn metaslab_shift(asize: u64) -> u32 {
     let bits = |per: u64| asize.checked_div(per).unwrap_or(0).max(1).ilog2() + 1;

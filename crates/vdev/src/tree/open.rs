@@ -556,7 +556,7 @@ impl VdevTree {
         Ok(leaf.state())
     }
 
-    /// Grows top-level vdev `id` to what its devices hold now, in whole metaslabs; the caller moves
+    /// Grows top-level vdev `id` to what its devices hold now, in whole metaslabs, [`size::MOST_METASLABS`] at most; the caller moves
     /// on with new metaslabs and the config. Returns the new asize if it grew.
     pub fn expand(&self, id: u64, pool: &NvList, txg: Txg) -> Result<Option<u64>> {
         let top = self.top(id)?;
@@ -565,8 +565,8 @@ impl VdevTree {
         }
         // What the devices hold now, not when they were opened.
         top.leaves().iter().for_each(|l| l.set_device(l.device()));
-        let asize = natural_asize(&top);
         let unit = 1u64 << top.metaslab_shift();
+        let asize = natural_asize(&top).min(unit.saturating_mul(size::MOST_METASLABS));
         if asize <= top.asize() || asize / unit <= top.asize() / unit {
             return Ok(None);
         }

@@ -4,7 +4,7 @@ use crate::abandoned::Abandoned;
 use crate::door::Door;
 use crate::mounts::Mounted;
 use crate::process::Process;
-use crate::{parallel, values, Answer};
+use crate::{cancel, parallel, values, Answer};
 use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{Error, Kind, Result};
 use disk::{os_type, BlkPtr, NvList};
@@ -98,8 +98,8 @@ impl Names {
 /// Who cannot be ended by others waits in line.
 fn until_cancelled<G>(attempt: impl Fn() -> Option<G>, wait: impl Fn() -> G) -> Answer<G> {
     loop {
-        crate::cancel::check()?;
-        if !crate::cancel::may_be_ended() {
+        cancel::check()?;
+        if !cancel::may_be_ended() {
             return Ok(wait());
         }
         match attempt() {
@@ -242,7 +242,7 @@ impl PoolEntry {
                     format!("a change of the pool is under way, and its I/O is currently suspended: {why}"),
                 ));
             }
-            if crate::cancel::is_cancelled() {
+            if cancel::is_cancelled() {
                 return Err(Error::new(Kind::Interrupted, "the command was cancelled"));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -266,7 +266,7 @@ impl PoolEntry {
     ///
     /// Errors: as [`PoolEntry::pass`]; interrupted if the request is cancelled.
     pub fn pass_unless_cancelled(&self) -> Result<ReadGuard<'_, ()>> {
-        self.pass_until(crate::cancel::is_cancelled)
+        self.pass_until(cancel::is_cancelled)
     }
 
     fn pass_until(&self, cancelled: impl Fn() -> bool) -> Result<ReadGuard<'_, ()>> {
@@ -553,12 +553,21 @@ impl Admin {
         }
         todo.sort_by(|a, b| a.0.cmp(&b.0));
         let temporary = values::options(&entry.mount_options).unwrap_or_default();
+        // Only this thread knows the caller.
+        let ended = Arc::new(AtomicBool::new(cancel::is_cancelled()));
         let done = parallel::run(
             &*self.process,
             &todo,
             |(path, _)| path,
             |(_, ds)| {
-                let done = self.mount_default(entry, ds, temporary.clone(), false, None);
+                // A log that is being replayed stays where its caller goes away.
+                let _ended = cancel::ended_by(ended.clone());
+                let _asking = base::cancel::asking(cancel::is_cancelled);
+                let done = base::cancel::check()
+                    .and_then(|()| self.mount_default(entry, ds, temporary.clone(), false, None));
+                if cancel::is_cancelled() {
+                    ended.store(true, Ordering::Relaxed);
+                }
                 done.map_err(|e| (ds.full_name(), e))
             },
         );

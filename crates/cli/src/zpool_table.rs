@@ -500,7 +500,7 @@ static SUBS: &[Sub] = &[
             sw('f', "Import although another system may use the pool."),
             sw('F', "Go back some transaction groups if the pool cannot be opened otherwise."),
             sw('l', "Load the keys of encrypted file systems before they are mounted."),
-            sw('m', "Import without its log device."),
+            sw('m', "Import without its log device, and give up what cannot be read of the intent logs."),
             sw('n', "With -F: only tell whether it would help."),
             sw('N', "Do not mount its file systems."),
             opt('o', "mntopts|property=value", "Mount options, or a pool property.").many(),
@@ -521,6 +521,11 @@ static SUBS: &[Sub] = &[
             "If the newest state cannot be opened, -F goes back by up to two transaction groups, to the \
              newest whole one. Everything written since is lost for good, unless the pool is \
              imported with readonly=on. With -n the command only says what would be lost.",
+            "An import is refused if a log device is missing, or if a device does not read a block of an \
+             intent log of which there is no other copy. -m imports the pool all the same. What cannot be \
+             read of the logs is lost for good: changes of the last seconds before the crash that had \
+             not reached the pool itself, also those that fsync had been answered for. Older changes are \
+             there, and so is what lies in a log before the first block that cannot be read.",
         ],
         complete: Complete::Pools,
         built: true,

@@ -15,6 +15,10 @@ use zio::ReadSpec;
 /// Root blocks of datasets that an import reads at once.
 const ROOTS_AHEAD: usize = 64;
 
+/// What can be done about a log that a device does not read.
+const WITHOUT_LOG: &str = ". See whether the device reads it at another attempt. 'zpool import -m' gives up what cannot be read of the \
+    intent logs: the last seconds before the crash are lost then, also what an fsync was answered for";
+
 /// What the claims of a pool have found.
 #[derive(Default)]
 struct Found {
@@ -61,9 +65,11 @@ impl Pool {
         // be ahead of the pool. Most of those were empty, and pass without a write. A block that claims to be younger
         // than any can be is not claimed.
         while self.dmu.synced_txg().next() < found.highest {
+            base::cancel::check()?;
             self.sync()?;
         }
         while self.dmu.synced_txg() < found.highest {
+            base::cancel::check()?;
             self.force_group()?;
         }
         Ok(())
@@ -121,8 +127,14 @@ impl Pool {
                 true => Store::to_look(self.me()?, os.clone()),
                 false => Store::for_claim(self.me()?, os.clone()),
             };
-            f(&ds, &store, &header, &os)
-                .map_err(|e| e.context(format!("intent log of {}", ds.full_name())))
+            f(&ds, &store, &header, &os).map_err(|e| {
+                let of_device = e.kind == Kind::Io && !self.gives_up_logs();
+                let e = e.context(format!("intent log of {}", ds.full_name()));
+                match of_device {
+                    true => Error::sentence(e.kind, format!("{e}{WITHOUT_LOG}")),
+                    false => e,
+                }
+            })
         };
         self.each_head(claim, &mut |name, head, e| {
             let damaged = e.is_wrong_content() || e.kind == Kind::NotFound;
@@ -162,6 +174,7 @@ impl Pool {
     ) -> Result<()> {
         let mut heads = Vec::new();
         let collect = &mut |d: &Arc<dsl::Dir>| {
+            base::cancel::check()?;
             if d.phys().head_dataset_obj != 0 {
                 heads.push(d.head()?);
             }
@@ -176,6 +189,7 @@ impl Pool {
             let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
             self.zio.read_ahead(&roots, &ReadSpec::default());
             for ds in some {
+                base::cancel::check()?;
                 f(ds.clone()).or_else(|e| lost(&ds.full_name(), Some(ds), e))?;
             }
         }
@@ -221,7 +235,12 @@ impl Pool {
         }
         self.task(move |pool, tx| {
             let b = Bpobj::open(&pool.mos, object)?;
-            b.for_each(&pool.mos, &mut |bp, _| pool.zio.free(bp, tx.txg()))?;
+            let freed = b.for_each(&pool.mos, &mut |bp, _| {
+                base::cancel::check()?;
+                pool.zio.free(bp, tx.txg())
+            });
+            // What is freed must not stay on the list.
+            pool.or_stop(freed)?;
             let dn = pool.mos.hold(object)?;
             dn.free_range(tx, 0, u64::MAX)?;
             let size = dn.bonus().len();

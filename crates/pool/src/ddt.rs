@@ -182,6 +182,7 @@ impl Ddt {
             }
             let done = (l.phys.flags & LOG_CHECKPOINT != 0).then_some(l.phys.checkpoint);
             for blkid in 0..l.phys.length / size {
+                base::cancel::check()?;
                 for r in DdtLogRecord::decode_block(&dn.block(blkid)?)? {
                     if done.is_some_and(|d| r.key <= d) {
                         continue;

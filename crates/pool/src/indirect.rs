@@ -86,6 +86,7 @@ fn entries(
     let mut buf = vec![0; size * 4096];
     let mut at = 0;
     while at < total {
+        base::cancel::check()?;
         let n = buf.len().min((total - at) as usize);
         dn.read(at, &mut buf[..n])?;
         f(&buf[..n])?;

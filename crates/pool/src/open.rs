@@ -177,6 +177,7 @@ impl Pool {
         let name = config.get_str(keys::pool::NAME).unwrap_or("?");
         tracing::debug!(pool = name, txg = newest.number(), %why, states = txgs.len(), "newest state is damaged");
         for txg in txgs {
+            base::cancel::check()?;
             // Looked at without writing first: only what is whole is worth losing the rest for.
             let look = OpenOptions {
                 readonly: true,
@@ -191,6 +192,10 @@ impl Pool {
                 continue;
             };
             let whole = pool.check_metadata(after);
+            if let Err(e) = base::cancel::check() {
+                let _ = pool.close();
+                return Err(e);
+            }
             tracing::debug!(
                 pool = name,
                 txg = txg.number(),

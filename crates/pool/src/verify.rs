@@ -39,6 +39,7 @@ impl Pool {
 impl Visitor for Check<'_> {
     /// The traversal reads trees and dnodes by itself; the rest of metadata is read here.
     fn block(&mut self, at: Zbookmark, bp: &BlkPtr, dn: Option<&DnodePhys>) -> Result<Next> {
+        base::cancel::check()?;
         let Some(dn) = dn else {
             return Ok(Next::Descend);
         };

@@ -396,6 +396,7 @@ pub fn walk(
     let mut bp = *first;
     let crypt = blocks.crypt();
     while sane(&bp) {
+        base::cancel::check()?;
         let seq = bp.checksum()[3];
         let place = Dva {
             word0: bp.dva(0).vdev(),
@@ -421,6 +422,7 @@ pub fn walk(
             if r.seq > lr_limit || r.seq <= end.lr_seq {
                 return Ok(end);
             }
+            base::cancel::check()?;
             if !on_record(r)? {
                 end.stopped = true;
                 return Ok(end);

@@ -39,20 +39,20 @@ pub fn scan(
     search: &ImportScan,
     cancelled: &dyn Fn() -> bool,
 ) -> Answer<Vec<Importable>> {
+    let _asking = base::cancel::asking(cancel::is_cancelled);
     let mut found = candidates(admin, search)?;
     found.retain(|f| !is_in_service_elsewhere(admin, f));
-    let list = found
-        .iter()
-        .map(|f| {
-            let mut seen = examine(admin, f);
-            let usable = |t: &api::Vdev| t.state >= VdevState::Degraded;
-            watch(admin, f, &mut seen, cancelled);
-            if seen.tree.as_ref().is_some_and(usable) {
-                try_load(admin, f, &mut seen);
-            }
-            seen
-        })
-        .collect();
+    let mut list = Vec::new();
+    for f in &found {
+        let mut seen = examine(admin, f);
+        let usable = |t: &api::Vdev| t.state >= VdevState::Degraded;
+        watch(admin, f, &mut seen, cancelled);
+        if seen.tree.as_ref().is_some_and(usable) {
+            try_load(admin, f, &mut seen);
+        }
+        cancel::check()?;
+        list.push(seen);
+    }
     Ok(list)
 }
 
@@ -651,7 +651,9 @@ pub fn import(
         _ => answer(e),
     })?;
     let seen = examine(admin, &found);
-    let write = !wanted.readonly && !ask.dry_run;
+    // What will be refused anyway claims nothing.
+    let goes_on = (ask.force || !seen.needs_force) && check_devices(&seen, &ask).is_ok();
+    let write = goes_on && !wanted.readonly && !ask.dry_run;
     let activity = match activity::check(admin, &found, write, cancelled).map_err(answer)? {
         Verdict::Free(activity) => activity,
         Verdict::Refused(why) => return Err(activity::refusal(&name, &found, why)),
@@ -676,8 +678,17 @@ pub fn import(
     if ask.dry_run {
         return rehearse(admin, &found, options);
     }
-    let pool = match Pool::open(admin.env.clone(), &found.config, options.clone()) {
+    let opened = {
+        let _asking = base::cancel::asking(cancel::is_cancelled);
+        Pool::open(admin.env.clone(), &found.config, options.clone())
+    };
+    let pool = match opened {
+        Ok(p) if cancel::is_cancelled() => {
+            let _ = p.close();
+            return Err(cancel::refusal());
+        }
         Ok(p) => p,
+        Err(e) if e.kind == Kind::Interrupted => return Err(answer(e)),
         Err(e) => {
             tell_of_failure(admin, &found, "zpool");
             return Err(with_advice(admin, &found, &ask, &options, e));

@@ -1,6 +1,7 @@
 //! Imports of pools of which something is lost: what is damaged is named and left alone, everything else is there; and an
 //! import that is refused has written nothing.
 
+mod cancelled;
 mod lost_objects;
 mod refusals;
 
@@ -26,6 +27,7 @@ const FRONT: u64 = 4 * MIB;
 struct Machine {
     admin: Arc<Admin>,
     disks: Vec<(String, Arc<MemDisk>)>,
+    clock: Arc<env_sim::ManualClock>,
 }
 
 struct Id(u64);
@@ -41,8 +43,12 @@ impl env::Host for Id {
 
 impl Machine {
     fn new(id: u64, disks: Vec<(String, Arc<MemDisk>)>) -> Machine {
-        let (mut env, all) = env_sim::mem_env(7);
+        // Pools of machines with other disks have other guids.
+        let (mut env, all) = env_sim::mem_env(7 + disks.len() as u64);
         env.host = Arc::new(Id(id));
+        let clock = Arc::new(env_sim::ManualClock::default());
+        clock.pass(1_700_000_000_000_000_000);
+        env.clock = clock.clone();
         for (path, disk) in &disks {
             all.put(path, disk.clone());
         }
@@ -51,6 +57,7 @@ impl Machine {
         Machine {
             admin: Admin::new(env, alone::settings(), door, Arc::new(process)),
             disks,
+            clock,
         }
     }
 
@@ -68,14 +75,34 @@ impl Machine {
             path: Some(path.clone()),
             children: Vec::new(),
         };
+        let vdevs = m.disks.iter().map(leaf).collect();
+        m.create_pool("p", vdevs);
+        m
+    }
+
+    fn create_pool(&self, name: &str, vdevs: Vec<VdevSpec>) {
         let ask = PoolCreate {
-            name: "p".into(),
-            vdevs: m.disks.iter().map(leaf).collect(),
+            name: name.into(),
+            vdevs,
             props: vec![("cachefile".into(), "none".into())],
-            command: "zpool create p".into(),
+            command: format!("zpool create {name}"),
             ..PoolCreate::default()
         };
-        pools::create::create(&m.admin, ROOT, ask).unwrap();
+        pools::create::create(&self.admin, ROOT, ask).unwrap();
+    }
+
+    /// Another disk, with a pool of that name on it.
+    fn with_another(mut self, path: &str, name: &str) -> Machine {
+        self.disks.push((path.into(), MemDisk::new(128 * MIB)));
+        let disks = std::mem::take(&mut self.disks);
+        let m = Machine::new(1, disks);
+        let leaf = VdevSpec {
+            kind: VdevKind::Disk,
+            class: VdevClass::Normal,
+            path: Some(path.into()),
+            children: Vec::new(),
+        };
+        m.create_pool(name, vec![leaf]);
         m
     }
 
@@ -151,7 +178,12 @@ impl Machine {
     }
 
     fn import_as(&self, ask: PoolImport) -> Answer<Imported> {
-        pools::import::import(&self.admin, ROOT, ask, &|| false)
+        // An activity check waits by asking whether it is to end.
+        let pass = || {
+            self.clock.pass(100_000_000);
+            false
+        };
+        pools::import::import(&self.admin, ROOT, ask, &pass)
     }
 
     fn export(&self) {
@@ -161,13 +193,18 @@ impl Machine {
 
     /// The machine is switched off, with what its disks hold; `id`: that of the one they are put into.
     fn switched_off(self, id: u64) -> Machine {
-        let disks = self.disks.iter().map(|(p, d)| (p.clone(), d.fork()));
-        let next = Machine::new(id, disks.collect());
+        let next = self.forked(id);
         for e in self.admin.pools() {
             e.pool.give_up_waiting();
             self.admin.dismiss(&e);
         }
         next
+    }
+
+    /// A machine with copies of the disks as they are.
+    fn forked(&self, id: u64) -> Machine {
+        let disks = self.disks.iter().map(|(p, d)| (p.clone(), d.fork()));
+        Machine::new(id, disks.collect())
     }
 
     /// Spoils all copies of a block.
@@ -196,11 +233,11 @@ impl Machine {
 
     /// The import is refused with such words, and nothing is written.
     fn refused(&self, ask: PoolImport, word: &str) {
-        let before = self.hashes();
+        let (before, pools) = (self.hashes(), self.admin.pools().len());
         let e = self.import_as(ask).expect_err(word);
         let said = format!("{e:?}");
         assert!(said.contains(word), "{word}: {said}");
-        assert!(self.admin.find("p").is_none());
+        assert_eq!(self.admin.pools().len(), pools, "{word}");
         assert!(
             self.hashes() == before,
             "{word}: the refused import has written"

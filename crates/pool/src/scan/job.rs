@@ -227,6 +227,7 @@ impl Pool {
         if words[word::QUEUE] != 0 {
             let dn = self.mos.hold(words[word::QUEUE])?;
             for e in Zap::new(&dn).iter() {
+                base::cancel::check()?;
                 let e = e?;
                 if let (Ok(dataset), Some(first)) = (zap::parse_hex_key(&e.name), e.value.as_u64())
                 {

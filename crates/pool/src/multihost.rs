@@ -19,6 +19,7 @@ use disk::NvList;
 use env::{Access, Env};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+use vdev::label::SlotCopies;
 use vdev::{keys, VdevTree};
 
 const MS: u64 = 1_000_000;
@@ -102,12 +103,14 @@ pub struct ActivityCheck {
     /// Claims written so far, and the sequence number that must be read back.
     claims: u32,
     claimed: Option<u64>,
+    /// What each leaf, by guid, had where the claims were written.
+    before: Vec<(u64, SlotCopies)>,
 }
 
 impl ActivityCheck {
     /// Begins a check of the pool that `config` (from discovery) describes, whose labels say `state`
     /// and `hostid`; `None` if none is needed. With `write`, the check ends with uberblocks of its
-    /// own, so that of two hosts that check at the same time at most one goes on.
+    /// own, so that of two hosts that check at the same time at most one goes on; what was there before is written back then.
     ///
     /// Errors: not permitted, if the pool is protected and this host has no host id.
     pub fn begin(
@@ -160,6 +163,7 @@ impl ActivityCheck {
             interval_ns: rules.interval_ms.max(1) * MS,
             claims: if write { 0 } else { CLAIMS },
             claimed: None,
+            before: Vec::new(),
             original,
         }))
     }
@@ -191,6 +195,11 @@ impl ActivityCheck {
         let room = u64::from(u16::MAX).saturating_sub(seq);
         if room != 0 {
             let seq = seq + 1 + self.env.rng.u64() % room;
+            if self.before.is_empty() {
+                let leaves = self.tree.leaves().into_iter();
+                let kept = leaves.map(|l| (l.guid(), self.tree.read_heartbeat(&l)));
+                self.before = kept.collect();
+            }
             self.write(Some(seq))?;
             self.claimed = Some(seq);
         }
@@ -222,11 +231,19 @@ impl ActivityCheck {
         }
     }
 
+    /// Takes the claims back: the devices are as they were before the check. Copies that could not be read then get the uberblock
+    /// the check began with.
     fn restore(&mut self) -> Result<()> {
-        match self.claimed.take() {
-            Some(_) => self.write(None),
-            None => Ok(()),
+        if self.claimed.take().is_none() {
+            return Ok(());
         }
+        self.write(None)?;
+        for (guid, copies) in std::mem::take(&mut self.before) {
+            if let Some(leaf) = self.tree.find(guid) {
+                self.tree.restore_heartbeat(&leaf, copies)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -201,6 +201,38 @@ pub fn write_uberblock(disk: &dyn Disk, ub: &Uberblock, ashift: u32, slot: usize
     any_written(disk, ops)
 }
 
+/// A slot in each of the label copies: offset on the device, and bytes.
+pub type SlotCopies = Vec<(u64, Vec<u8>)>;
+
+/// What the label copies have in slot `slot` of their rings: offsets on the device, and bytes. Copies that cannot be read are
+/// left out.
+pub fn read_slot(disk: &dyn Disk, ashift: u32, slot: usize) -> SlotCopies {
+    let size = disk.geometry().size;
+    let labels = (0..LABELS).filter_map(|i| label_offset(i, size));
+    let mut out = Vec::new();
+    for label in labels {
+        let at = label + slot_offset(ashift, slot);
+        let mut bytes = vec![0; slot_size(ashift)];
+        if disk.read(at, &mut bytes).is_ok() {
+            out.push((at, bytes));
+        }
+    }
+    out
+}
+
+/// Writes back what [`read_slot`] returned; at least one copy must be written, if there is any.
+pub fn write_slot(disk: &dyn Disk, copies: SlotCopies) -> Result<()> {
+    let ops = copies.into_iter().map(|(offset, bytes)| Op::Write {
+        offset,
+        bufs: vec![Arc::new(bytes)],
+    });
+    let ops: Vec<Op> = ops.collect();
+    match ops.is_empty() {
+        true => Ok(()),
+        false => any_written(disk, ops),
+    }
+}
+
 fn any_written(disk: &dyn Disk, ops: Vec<Op>) -> Result<()> {
     let mut error = None;
     let mut written = 0;

@@ -404,6 +404,23 @@ impl VdevTree {
         }
     }
 
+    /// What a leaf has where heartbeats are written; see [`label::read_slot`].
+    pub fn read_heartbeat(&self, leaf: &Vdev) -> label::SlotCopies {
+        let ashift = leaf.top_ashift.load(Relaxed) as u32;
+        match leaf.usable_device() {
+            Some(d) => label::read_slot(&*d, ashift, disk::uberblock::mmp_slot(ashift)),
+            None => Vec::new(),
+        }
+    }
+
+    /// Writes that back.
+    pub fn restore_heartbeat(&self, leaf: &Vdev, copies: label::SlotCopies) -> Result<()> {
+        match leaf.usable_device() {
+            Some(d) => label::write_slot(&*d, copies),
+            None => bail!(NoDevice, "{}: not available", leaf.name()),
+        }
+    }
+
     /// Vdevs an uberblock goes to when the config did not change: up to three in a row from a
     /// start of the caller's choice, without logs, holes and those without metaslabs.
     pub fn uberblock_targets(&self, start: u64) -> Vec<u64> {

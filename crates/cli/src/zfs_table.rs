@@ -107,6 +107,9 @@ static SUBS: &[Sub] = &[
              ZFS_FUSE_ASK=never in the environment.",
             "Snapshots may be a list and ranges, oldest first: fs@a,c%e,%b. A range without a beginning or an end \
              begins with the oldest or ends with the newest one.",
+            "With -r, a file system stays if the list of what is below it, or of its snapshots, is damaged: what the list named \
+             would stay allocated for good. It is named, what it is in stays, too, and the exit code is not 0. Everything \
+             else is destroyed.",
             PROTECTION,
         ],
         complete: Complete::Datasets,
@@ -122,6 +125,8 @@ static SUBS: &[Sub] = &[
             "Snapshots of one command are of one moment, in one pool: all of them are made or none. What \
              programs have written before is in them, also what the kernel still keeps; what is \
              written meanwhile may be.",
+            "With -r, file systems whose data on disk are damaged are left out and named, and the exit code is not 0. \
+             All others get their snapshot, of one moment.",
             "-o takes user properties only, which have a colon in their name.",
         ],
         complete: Complete::Datasets,
@@ -559,7 +564,7 @@ static SUBS: &[Sub] = &[
             sw('j', "What is sent, and with -v how far it is, as JSON.").long("json"),
             sw('n', "Write nothing.").long("dryrun"),
             sw('p', "With properties.").long("props"),
-            sw('s', "With -R: leave out what lacks the snapshot.").long("skip-missing"),
+            sw('s', "With -R: leave out what lacks the snapshot or is damaged.").long("skip-missing"),
             sw('S', "What a broken receive kept.").long("saved"),
             opt('t', "token", "Go on where a receive broke off (its receive_resume_token)."),
             sw('v', "Tell what is sent, and how far it is.").long("verbose"),

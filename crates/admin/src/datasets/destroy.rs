@@ -68,6 +68,10 @@ struct Plan<'a> {
     /// Clones elsewhere that stand in the way, and the first snapshot that has some.
     blocked: Vec<Arc<Dir>>,
     blocked_at: Option<String>,
+    /// What stays because it is damaged, or because something stays that belongs to it, and why.
+    lost: Vec<(String, ApiError)>,
+    /// Objects of these.
+    stays: HashSet<u64>,
 }
 
 impl Plan<'_> {
@@ -90,29 +94,73 @@ impl Plan<'_> {
     }
 
     /// A directory with everything below it: children, clones of its snapshots, its snapshots,
-    /// itself. The root of a pool stays.
-    fn tree(&mut self, dir: &Arc<Dir>) -> Result<()> {
-        let head = dir.head()?;
-        let object = head.object();
-        if !self.enter(object, || dir.full_name()) {
-            return Ok(());
-        }
-        for c in dir.children()? {
-            self.tree(&c)?;
-        }
+    /// itself. The root of a pool stays. False: it stays, since not all that belongs to it is known or can go. Nobody
+    /// could free that any more.
+    fn tree(&mut self, dir: &Arc<Dir>) -> Result<bool> {
         let name = dir.full_name();
-        for e in head.snapshot_list()? {
-            self.snapshot(&name, &head, e)?;
+        let head = match dir.head() {
+            Err(e) if datasets::is_lost(&e) => {
+                self.damaged(&name, &e);
+                return Ok(false);
+            }
+            head => head?,
+        };
+        let object = head.object();
+        if !self.enter(object, || name.clone()) {
+            return Ok(!self.stays.contains(&object));
         }
-        if dir.parent().is_some() {
-            self.steps.push(Step {
-                name,
-                object,
-                snapshot: None,
-            });
+        let known = self.lost.len();
+        let children = dir.children_past(&mut |name, e| match datasets::is_lost(&e) {
+            true => {
+                self.damaged(name, &e);
+                Ok(())
+            }
+            false => Err(e),
+        })?;
+        let mut whole = true;
+        for c in children {
+            whole &= self.tree(&c)?;
+        }
+        match head.snapshot_list() {
+            Err(e) if datasets::is_lost(&e) => self.damaged(&name, &e),
+            list => {
+                for e in list? {
+                    whole &= self.snapshot(&name, &head, e)?;
+                }
+            }
         }
         self.open.remove(&object);
-        Ok(())
+        if whole && self.lost.len() == known {
+            if dir.parent().is_some() {
+                self.steps.push(Step {
+                    name,
+                    object,
+                    snapshot: None,
+                });
+            }
+            return Ok(true);
+        }
+        self.kept(object, &name);
+        Ok(false)
+    }
+
+    fn damaged(&mut self, name: &str, e: &base::Error) {
+        let why = format!(
+            "it is damaged and stays, since what belongs to it would stay allocated for good: {e}"
+        );
+        self.lost
+            .push((name.to_string(), ApiError::reason(e.kind, why)));
+    }
+
+    /// Notes that something stays, unless it is known why.
+    fn kept(&mut self, object: u64, name: &str) {
+        self.stays.insert(object);
+        let root = !name.contains(['/', '@']);
+        if !root && !self.lost.iter().any(|(n, _)| n == name) {
+            let why = "something that belongs to it stays";
+            self.lost
+                .push((name.to_string(), ApiError::reason(Kind::Busy, why)));
+        }
     }
 
     /// Whether its dependents are to be collected: only the first time that it is met.
@@ -139,29 +187,57 @@ impl Plan<'_> {
     }
 
     /// A snapshot of `head`, which is called `fs`, with its clones.
-    fn snapshot(&mut self, fs: &str, head: &Arc<Dataset>, e: SnapshotEntry) -> Result<()> {
+    fn snapshot(&mut self, fs: &str, head: &Arc<Dataset>, e: SnapshotEntry) -> Result<bool> {
         let name = format!("{fs}@{}", e.name);
         if !self.enter(e.object, || name.clone()) {
-            return Ok(());
+            return Ok(!self.stays.contains(&e.object));
         }
-        let ds = head.named_snapshot(&e)?;
-        for clone in datasets::clones(self.entry, &ds)? {
+        let clones = head
+            .named_snapshot(&e)
+            .and_then(|ds| datasets::clones(self.entry, &ds));
+        let clones = match clones {
+            Err(why) if datasets::is_lost(&why) => {
+                self.open.remove(&e.object);
+                self.damaged(&name, &why);
+                self.kept(e.object, &name);
+                return Ok(false);
+            }
+            clones => clones?,
+        };
+        let mut whole = true;
+        for clone in clones {
             let full = clone.full_name();
             let along = self.dependents || mutated(Mutation::DestroyTakesClones);
             if along || self.top.is_some_and(|t| datasets::is_below(&full, t)) {
-                self.tree(&clone)?;
+                whole &= self.tree(&clone)?;
             } else {
                 self.blocked.push(clone);
                 self.blocked_at.get_or_insert_with(|| name.clone());
             }
         }
         self.open.remove(&e.object);
+        if !whole {
+            self.kept(e.object, &name);
+            return Ok(false);
+        }
         self.steps.push(Step {
             name,
             object: e.object,
             snapshot: Some((head.clone(), e)),
         });
-        Ok(())
+        Ok(true)
+    }
+
+    /// Takes out what stays, and why. An error if nothing else is left, or if all of it is to go or nothing.
+    fn take_lost(&mut self, together: bool) -> Answer<Vec<(String, ApiError)>> {
+        let lost = std::mem::take(&mut self.lost);
+        match lost.first() {
+            Some((name, e)) if together || self.steps.is_empty() => Err(ApiError::sentence(
+                Kind::Damaged,
+                e.sentence_for("destroy", name),
+            )),
+            _ => Ok(lost),
+        }
     }
 }
 
@@ -242,6 +318,8 @@ fn new_plan<'a>(entry: &'a PoolEntry, top: Option<&'a str>, dependents: bool) ->
         circle: None,
         blocked: Vec::new(),
         blocked_at: None,
+        lost: Vec::new(),
+        stays: HashSet::new(),
     }
 }
 
@@ -286,9 +364,12 @@ fn destroy_head(
     }
     plan.need_no_clones(Some((&r.name, kind)))?;
     plan.need_order()?;
+    let lost = plan.take_lost(false)?;
     let steps = std::mem::take(&mut plan.steps);
     held(entry, &steps)?;
-    carry_out(admin, entry, peer, r, steps, (None, None))
+    let mut done = carry_out(admin, entry, peer, r, steps, (None, None))?;
+    done.failed.extend(lost);
+    Ok(done)
 }
 
 /// Snapshots with holds stay; each of them is named.
@@ -320,11 +401,21 @@ pub(crate) fn destroy_snapshots(
     then: Option<Then>,
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
+    let mut plan = new_plan(entry, None, r.dependents);
     let heads = match below {
-        true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
+        true => {
+            let probe = |head: &Arc<Dataset>| listed(head, spec).map(|_| ());
+            let found = datasets::sound_subtree(&top.dir(), &probe);
+            let (heads, lost) = found.map_err(|e| datasets::plain(e, fs))?;
+            for (name, e) in lost {
+                let why =
+                    format!("it is damaged, and snapshots of it or of what is below it stay: {e}");
+                plan.lost.push((name, ApiError::reason(e.kind, why)));
+            }
+            heads
+        }
         false => vec![top.clone()],
     };
-    let mut plan = new_plan(entry, None, r.dependents);
     // What comes free is counted where it is asked for: the lists of all that come after have to be read.
     let mut reclaim = 0u64;
     for head in heads {
@@ -340,6 +431,7 @@ pub(crate) fn destroy_snapshots(
             plan.snapshot(&name, &head, e.clone()).map_err(plain)?;
         }
     }
+    let lost = plan.take_lost(then.is_some())?;
     if plan.steps.is_empty() {
         return Err(ApiError::sentence(
             Kind::NotFound,
@@ -353,7 +445,9 @@ pub(crate) fn destroy_snapshots(
     }
     let steps = std::mem::take(&mut plan.steps);
     let reclaim = r.reclaim.then_some(reclaim);
-    carry_out(admin, entry, peer, r, steps, (reclaim, then))
+    let mut done = carry_out(admin, entry, peer, r, steps, (reclaim, then))?;
+    done.failed.extend(lost);
+    Ok(done)
 }
 
 /// The snapshots of a head of which `spec` may mean some, oldest first: all of them, if there is a range in it.

@@ -118,9 +118,15 @@ fn holds_of(
     let entry = datasets::entry_of(admin, name)?;
     let _gate = entry.gate.acquire_read();
     let head = datasets::find(&entry, fs)?;
-    let heads = match recursive {
-        true => datasets::subtree(&head.dir()).map_err(|e| datasets::plain(e, name))?,
-        false => vec![head],
+    let (heads, lost) = match recursive {
+        true => {
+            let probe = |head: &Arc<Dataset>| match head.snapshot_named(snap)? {
+                Some(ds) => ds.hold_list().map(|_| ()),
+                None => Ok(()),
+            };
+            datasets::sound_subtree(&head.dir(), &probe).map_err(|e| datasets::plain(e, name))?
+        }
+        false => (vec![head], Vec::new()),
     };
     let mut any = false;
     for head in heads {
@@ -146,6 +152,11 @@ fn holds_of(
         out.extend(list.map_err(|e| datasets::plain(e, name))?);
     }
     match any {
+        _ if !lost.is_empty() => {
+            let what = "holds of its snapshots, or of those below it, are not listed";
+            let done = "the holds of everything else are listed";
+            Err(datasets::left_out(&lost, what, done))
+        }
         true => Ok(()),
         false => Err(ApiError::no_such_dataset(name)),
     }

@@ -158,8 +158,49 @@ pub fn subtree(from: &Arc<Dir>) -> Result<Vec<Arc<Dataset>>> {
     }
 }
 
+/// Names of what is damaged, and why.
+pub type Lost = Vec<(String, Error)>;
+
+/// Whether an error of something that a list names says that it is damaged, or not there. Requests for many go on past it.
+pub fn is_lost(e: &Error) -> bool {
+    e.is_damage() || e.kind == Kind::NotFound
+}
+
+/// A file system or volume and all below it, of which `probe` could read what is wanted; and what cannot be read, by name.
+///
+/// Errors: those that are no damage.
+pub fn sound_subtree(
+    from: &Arc<Dir>,
+    probe: &dyn Fn(&Arc<Dataset>) -> Result<()>,
+) -> Result<(Vec<Arc<Dataset>>, Lost)> {
+    let (heads, mut lost) = subtree_past(from);
+    let mut sound = Vec::new();
+    for head in heads {
+        match probe(&head) {
+            Ok(()) => sound.push(head),
+            Err(e) if is_lost(&e) => lost.push((head.full_name(), e)),
+            Err(e) => return Err(e.context(head.full_name())),
+        }
+    }
+    match lost.iter().position(|(_, e)| !is_lost(e)) {
+        Some(at) => {
+            let (name, e) = lost.swap_remove(at);
+            Err(e.context(name))
+        }
+        None => Ok((sound, lost)),
+    }
+}
+
+/// The answer to a request that was carried out for all but damaged file systems and volumes. `what` says of each what it lacks.
+pub fn left_out(lost: &[(String, Error)], what: &str, done: &str) -> ApiError {
+    let line = |(name, e): &(String, Error)| format!("{name} is damaged: {what} ({e})");
+    let lines: Vec<String> = lost.iter().map(line).collect();
+    let kind = lost.first().map_or(Kind::Damaged, |(_, e)| e.kind);
+    ApiError::sentence(kind, lines.join("\n")).hint(done)
+}
+
 /// The same past what cannot be read: also returned are the names of what is damaged, and why.
-pub fn subtree_past(from: &Arc<Dir>) -> (Vec<Arc<Dataset>>, Vec<(String, Error)>) {
+pub fn subtree_past(from: &Arc<Dir>) -> (Vec<Arc<Dataset>>, Lost) {
     let (mut out, mut lost) = (Vec::new(), Vec::new());
     let mut stack = vec![from.clone()];
     while let Some(dir) = stack.pop() {

@@ -10,6 +10,7 @@ use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};
 use disk::names::{self, Want};
 use dmu::Tx;
+use dsl::Dataset;
 use pool::Pool;
 use std::sync::Arc;
 
@@ -166,7 +167,7 @@ fn check_names(from: &str, to: &str) -> Answer<()> {
     Ok(())
 }
 
-/// All of them in one txg, or none.
+/// All of them in one txg, or none. With `recursive` what is damaged is left out and named in an error.
 fn snapshot(
     admin: &Admin,
     entry: &PoolEntry,
@@ -179,9 +180,15 @@ fn snapshot(
     let (_, new) = to.split_once('@').unwrap_or((fs, to));
     let head = datasets::find(entry, fs)?;
     let plain = |e| datasets::plain(e, fs);
-    let heads = match recursive {
-        true => datasets::subtree(&head.dir()).map_err(plain)?,
-        false => vec![head],
+    let (heads, lost) = match recursive {
+        true => {
+            let probe = |head: &Arc<Dataset>| {
+                head.snapshot_named(old)?;
+                head.snapshot_named(new).map(|_| ())
+            };
+            datasets::sound_subtree(&head.dir(), &probe).map_err(plain)?
+        }
+        false => (vec![head], Vec::new()),
     };
     let mut list = Vec::new();
     for head in heads {
@@ -201,6 +208,7 @@ fn snapshot(
         }
         list.push(head);
     }
+    let from = format!("@{old}");
     let (old, new) = (old.to_string(), new.to_string());
     let uid = u64::from(peer.uid);
     entry
@@ -218,5 +226,13 @@ fn snapshot(
             }
             pool.log_in(tx, &command, uid)
         })
-        .map_err(plain)
+        .map_err(plain)?;
+    match lost.is_empty() {
+        true => Ok(()),
+        false => {
+            let what = format!("a snapshot '{from}' of it, or of what is below it, keeps its name");
+            let done = "the snapshots of everything else were renamed";
+            Err(datasets::left_out(&lost, &what, done))
+        }
+    }
 }

@@ -44,8 +44,13 @@ fn split(name: &str) -> Answer<(&str, &str)> {
 /// The snapshots of one pool that are asked for: head, and name behind the `@`.
 type Wanted = Vec<(Arc<Dataset>, String)>;
 
-/// Finds the heads of a request, by pool; a snapshot that is there already refuses all of it.
-fn wanted(admin: &Admin, r: &SnapshotCreate) -> Answer<Vec<(Arc<PoolEntry>, Wanted)>> {
+/// Finds the heads of a request, by pool; a snapshot that is there already refuses all of it. With `-r` what is damaged is
+/// left out and put into `lost`.
+fn wanted(
+    admin: &Admin,
+    r: &SnapshotCreate,
+    lost: &mut datasets::Lost,
+) -> Answer<Vec<(Arc<PoolEntry>, Wanted)>> {
     let mut pools: BTreeMap<String, (Arc<PoolEntry>, Wanted)> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for name in &r.names {
@@ -53,7 +58,13 @@ fn wanted(admin: &Admin, r: &SnapshotCreate) -> Answer<Vec<(Arc<PoolEntry>, Want
         let entry = datasets::entry_of(admin, fs)?;
         let head = datasets::find(&entry, fs)?;
         let heads = match r.recursive {
-            true => datasets::subtree(&head.dir()).map_err(|e| datasets::plain(e, fs))?,
+            true => {
+                let probe = |head: &Arc<Dataset>| head.snapshot_named(short).map(|_| ());
+                let found = datasets::sound_subtree(&head.dir(), &probe);
+                let (sound, damaged) = found.map_err(|e| datasets::plain(e, fs))?;
+                lost.extend(damaged);
+                sound
+            }
             false => vec![head],
         };
         let of_pool = pools
@@ -105,7 +116,8 @@ fn refusal(head: &Dataset, short: &str, e: Error) -> ApiError {
     ApiError::sentence(e.kind, format!("cannot create snapshot '{full}': {why}"))
 }
 
-/// `zfs snapshot`. What programs have written before is in the snapshots, also what the kernel still
+/// `zfs snapshot`. With `-r` the snapshots of all that is sound are made in one txg; what is damaged is named in an error then.
+/// What programs have written before is in the snapshots, also what the kernel still
 /// keeps of mounted file systems; what could not be had from it is returned as a warning.
 pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Option<String>> {
     for name in &r.names {
@@ -128,7 +140,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         }
         props.push((name.clone(), PropValue::Str(text.clone())));
     }
-    let pools = wanted(admin, r)?;
+    let mut lost = Vec::new();
+    let pools = wanted(admin, r, &mut lost)?;
     if pools.len() > 1 {
         return Err(ApiError::sentence(
             Kind::CrossDevice,
@@ -136,10 +149,24 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         ));
     }
     let several = pools.iter().map(|(_, list)| list.len()).sum::<usize>() > 1;
-    create_in(admin, peer, r, &pools, &props).map_err(|e| match several {
+    let made = create_in(admin, peer, r, &pools, &props).map_err(|e| match several {
         true => e.hint("no snapshots were created"),
         false => e,
-    })
+    })?;
+    if lost.is_empty() {
+        return Ok(made);
+    }
+    let done = match pools.iter().all(|(_, list)| list.is_empty()) {
+        true => "no snapshots were created".to_string(),
+        false => "the snapshots of everything else were created".to_string(),
+    };
+    let told = made
+        .into_iter()
+        .chain([done])
+        .collect::<Vec<_>>()
+        .join("\n");
+    let what = "it, or what is below it, has no such snapshot";
+    Err(datasets::left_out(&lost, what, &told))
 }
 
 /// Makes the snapshots of all pools.
@@ -152,7 +179,7 @@ fn create_in(
 ) -> Answer<Option<String>> {
     let mut warnings = Vec::new();
     let mut ready = Vec::new();
-    for (entry, list) in pools {
+    for (entry, list) in pools.iter().filter(|(_, list)| !list.is_empty()) {
         datasets::need_writable(entry)?;
         permitted(admin, entry, peer, list, !props.is_empty())?;
         if !props.is_empty() && entry.pool.version() < 12 {
@@ -710,7 +737,14 @@ fn held(
             }
         };
         let heads = match r.recursive {
-            true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, fs))?,
+            true => {
+                let probe = |head: &Arc<Dataset>| head.snapshot_named(short).map(|_| ());
+                let found = datasets::sound_subtree(&top.dir(), &probe);
+                let (sound, lost) = found.map_err(|e| datasets::plain(e, fs))?;
+                let lost = lost.into_iter();
+                failed.extend(lost.map(|(n, e)| (format!("{n}@{short}"), errors::answer(e))));
+                sound
+            }
             false => vec![top],
         };
         let mut found_any = false;
@@ -770,8 +804,8 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
             snapshots: vec![name.clone()],
             ..r.clone()
         };
-        let before = batch.failed.len();
         let mut those = held(admin, &one, &mut batch.failed)?;
+        let before = batch.failed.len();
         may_hold(admin, peer, Action::Hold, &mut those, &mut batch.failed)?;
         for (name, entry, snap) in &those {
             if let Err(e) = entry.pool.dsl.check_hold(snap, &r.tag, false) {

@@ -2,8 +2,8 @@
 
 use crate::Machine;
 use admin::commands::ROOT;
-use admin::datasets::{destroy, get, mount, snapshots};
-use api::{DatasetDestroy, DatasetGet, DatasetKind, Select, SnapshotCreate};
+use admin::datasets::{destroy, get, look, mount, rename, send, snapshots};
+use api::{ApiError, DatasetDestroy, DatasetGet, DatasetKind, Select, SnapshotCreate};
 use disk::BlkPtr;
 use dsl::Dataset;
 use pool::Pool;
@@ -12,6 +12,11 @@ use std::sync::Arc;
 /// Three file systems side by side, one below each, with a file in each that is in the log alone; the machine is off.
 /// `p/b`, encrypted if it is `sealed`, has lost what `victim` picks.
 fn lost_of(sealed: bool, victim: &dyn Fn(&Pool, &Arc<Dataset>) -> BlkPtr) -> Machine {
+    lost_with(sealed, 0, victim)
+}
+
+/// The same with so many snapshots of `p/b`.
+fn lost_with(sealed: bool, snaps: u32, victim: &dyn Fn(&Pool, &Arc<Dataset>) -> BlkPtr) -> Machine {
     let m = Machine::with_pool(false);
     // Too much for the block that leads to it.
     let long = |seed: u32| {
@@ -34,6 +39,10 @@ fn lost_of(sealed: bool, victim: &dyn Fn(&Pool, &Arc<Dataset>) -> BlkPtr) -> Mac
             &format!("{fs}/low"),
             &[("mountpoint", format!("/{fs}.low"))],
         );
+    }
+    for n in 0..snaps {
+        let name = format!("p/b@{}", &long(n)[..40]);
+        take(&m, &name, false).unwrap();
     }
     let pool = m.entry().pool.clone();
     for fs in ["p/a", "p/c", "p/b/low"] {
@@ -68,6 +77,20 @@ fn properties(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
 fn children(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
     let object = ds.dir().phys().child_dir_zapobj;
     pool.mos.pointer_of(object, 0, 0).unwrap().unwrap()
+}
+
+fn snapshot_names(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
+    let object = ds.phys().snapnames_zapobj;
+    pool.mos.pointer_of(object, 0, 0).unwrap().unwrap()
+}
+
+fn take(m: &Machine, name: &str, recursive: bool) -> Result<Option<String>, ApiError> {
+    let ask = SnapshotCreate {
+        names: vec![name.into()],
+        recursive,
+        ..SnapshotCreate::default()
+    };
+    snapshots::create(&m.admin, ROOT, &ask)
 }
 
 fn key(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
@@ -203,5 +226,117 @@ fn commands_go_on_past_a_damaged_file_system() {
         let done = m.import().unwrap();
         assert!(done.failed_mounts.is_empty(), "{:?}", done.failed_mounts);
         assert!(m.has("p/a", "second") && m.has("p/c", "second"));
+    }
+}
+
+/// What hangs below a file system, or which snapshots it has, is not known any more. All others are served, and that one is
+/// named.
+#[test]
+fn recursive_commands_go_on_past_a_damaged_list() {
+    let lists: [fn(&Pool, &Arc<Dataset>) -> BlkPtr; 2] = [children, snapshot_names];
+    for (n, victim) in lists.into_iter().enumerate() {
+        let of_children = n == 0;
+        let m = lost_with(false, 30, &victim);
+        m.import().unwrap();
+        let names_b = |e: &ApiError| {
+            let said = format!("{e:?}");
+            assert!(said.contains("p/b is damaged"), "{said}");
+            assert!(!said.contains("p/a") && !said.contains("p/c"), "{said}");
+        };
+        let there = |name: &str| m.entry().pool.dsl.dataset(name).is_ok();
+        // list -r and get -r, which `upgrade -a` begins with.
+        let (names, failed) = listed(&m, DatasetKind::Filesystem);
+        let all: Vec<&String> = names.iter().chain(&failed).collect();
+        for fs in ["p", "p/a", "p/a/low", "p/b", "p/c", "p/c/low"] {
+            assert!(all.iter().any(|n| *n == fs), "{fs} in {all:?}");
+        }
+        assert!(failed.iter().all(|n| n == "p/b"), "{failed:?}");
+        assert_eq!(names.iter().any(|n| n == "p/b/low"), !of_children);
+        assert!(!of_children || !failed.is_empty());
+        let (_, failed) = listed(&m, DatasetKind::Snapshot);
+        assert!(failed.iter().any(|n| n == "p/b"), "{failed:?}");
+        // snapshot -r: what is sound has it, all in one txg.
+        names_b(&take(&m, "p@s", true).unwrap_err());
+        let sound = ["p", "p/a", "p/a/low", "p/c", "p/c/low"];
+        let mut txgs = sound.map(|fs| {
+            let snap = m.entry().pool.dsl.dataset(&format!("{fs}@s")).unwrap();
+            snap.phys().creation_txg
+        });
+        txgs.sort();
+        assert_eq!(txgs[0], txgs[4]);
+        assert_eq!(there("p/b@s"), of_children);
+        // rename -r
+        let how = rename::How {
+            recursive: true,
+            ..rename::How::default()
+        };
+        let done = rename::rename(&m.admin, ROOT, "p@s", "p@t", how, String::new());
+        names_b(&done.unwrap_err());
+        assert!(sound.iter().all(|fs| there(&format!("{fs}@t"))));
+        assert!(sound.iter().all(|fs| !there(&format!("{fs}@s"))));
+        // send -R: whoever receives with -F must not lose the copy of what is damaged unasked.
+        let mut ask = api::Send {
+            target: "p@t".into(),
+            replicate: true,
+            dry_run: true,
+            ..api::Send::default()
+        };
+        let e = send::send(&m.admin, ROOT, &ask, None, &mut |_| {}).unwrap_err();
+        names_b(&e);
+        assert!(e.hint.is_some_and(|h| h.contains("'-s'")));
+        ask.skip_missing = true;
+        let plan = send::send(&m.admin, ROOT, &ask, None, &mut |_| {}).unwrap();
+        assert!(plan.failed);
+        let said = plan.warnings.join("\n");
+        assert!(
+            said.contains("skipping dataset p/b and its children"),
+            "{said}"
+        );
+        // hold -r, holds -r, release -r
+        let holding = api::Holding {
+            tag: "keep".into(),
+            snapshots: vec!["p@t".into()],
+            recursive: true,
+            ..api::Holding::default()
+        };
+        let failed = |b: api::Batch| b.failed.into_iter().map(|f| f.0).collect::<Vec<_>>();
+        let held = snapshots::hold(&m.admin, ROOT, &holding).unwrap();
+        assert_eq!(failed(held), ["p/b@t"]);
+        let holds = look::holds(&m.admin, &["p@t".into()], true, &mut |_| Ok(())).unwrap();
+        assert!(holds.found.iter().any(|h| h.snapshot == "p/c/low@t"));
+        assert_eq!(holds.failed.len(), 1);
+        let released = snapshots::release(&m.admin, ROOT, &holding).unwrap();
+        assert_eq!(failed(released), ["p/b@t"]);
+        // destroy -r of snapshots, and of everything.
+        let destroyed = |name: &str| {
+            let ask = DatasetDestroy {
+                name: name.into(),
+                recursive: true,
+                ..DatasetDestroy::default()
+            };
+            destroy::destroy(&m.admin, ROOT, &ask)
+        };
+        let done = destroyed("p@t").unwrap();
+        let left: Vec<_> = done.failed.iter().map(|f| f.0.as_str()).collect();
+        assert_eq!(left, ["p/b"]);
+        assert!(sound.iter().all(|fs| !there(&format!("{fs}@t"))));
+        // What is below it would stay allocated for good, and nobody would know.
+        let before = m.entry().pool.dsl.dataset("p/b").unwrap().object();
+        let done = destroyed("p/b").unwrap();
+        assert_eq!(done.failed.len(), 1, "{:?}", done.failed);
+        let (name, e) = &done.failed[0];
+        assert_eq!(name, "p/b");
+        assert!(e.message.contains("damaged and stays"), "{e:?}");
+        assert_eq!(m.entry().pool.dsl.dataset("p/b").unwrap().object(), before);
+        let done = destroyed("p").unwrap();
+        let left: Vec<_> = done.failed.iter().map(|f| f.0.as_str()).collect();
+        assert!(left.contains(&"p/b") && !left.contains(&"p"), "{left:?}");
+        for fs in ["p/a", "p/c", "p/a/low"] {
+            assert!(!there(fs), "{fs}");
+        }
+        assert!(there("p/b"));
+        m.export();
+        m.import().unwrap();
+        assert!(there("p/b") && !there("p/a"));
     }
 }

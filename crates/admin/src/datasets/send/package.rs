@@ -25,19 +25,40 @@ pub fn is_excluded(r: &Send, name: &str) -> bool {
     r.exclude.iter().any(|x| datasets::is_below(name, x))
 }
 
-/// The heads of `-R`, parents first. What lacks the snapshot is left out with a warning or refused.
+/// The heads of `-R`, parents first. What lacks the snapshot is left out with a warning or refused. So is what is damaged, which
+/// fails the command at its end: a receiver with `-F` destroys what the list of the stream does not name, and may have the last whole
+/// copy of it.
 pub fn tree(
     entry: &PoolEntry,
     top: &Arc<Dir>,
     r: &Send,
     to: &str,
-    warnings: &mut Vec<String>,
+    (warnings, failed): (&mut Vec<String>, &mut bool),
 ) -> Answer<Vec<Arc<Dataset>>> {
     let fail = |e| failure(&r.target, e);
+    let probe = |head: &Arc<Dataset>| {
+        head.snapshot_named(to)?;
+        for e in head.snapshot_list()? {
+            head.named_snapshot(&e)?;
+        }
+        props(head, r.backup).map(|_| ())
+    };
+    let (heads, lost) = datasets::sound_subtree(top, &probe).map_err(fail)?;
+    if !lost.is_empty() && !r.skip_missing {
+        let target = &r.target;
+        let done = "'-s' sends the others. Do not receive that with '-F' where a copy of what is damaged is to be kept:\n\
+                    what is not in the stream is destroyed there.";
+        let what = format!("'{target}' cannot be sent recursively with it");
+        return Err(datasets::left_out(&lost, &what, done));
+    }
+    *failed |= !lost.is_empty();
+    warnings.extend(lost.iter().map(|(name, e)| {
+        format!("WARNING: skipping dataset {name} and its children: it is damaged: {e}")
+    }));
     let made = entry.pool.dsl.dataset(&r.target).map_err(fail)?.phys();
     let mut out = Vec::new();
-    let mut left_out: Vec<String> = Vec::new();
-    for head in datasets::subtree(top).map_err(fail)? {
+    let mut left_out: Vec<String> = lost.into_iter().map(|(name, _)| name).collect();
+    for head in heads {
         let name = head.dir().full_name();
         if left_out.iter().any(|x| datasets::is_below(&name, x)) {
             continue;

@@ -300,7 +300,10 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
     }
     let mut plan = Plan::new(entry);
     let heads = match r.replicate {
-        true => package::tree(entry, &snap.dir(), r, to, &mut plan.warnings)?,
+        true => {
+            let told = (&mut plan.warnings, &mut plan.failed);
+            package::tree(entry, &snap.dir(), r, to, told)?
+        }
         false => vec![snap.dir().head().map_err(|e| failure(&r.target, e))?],
     };
     let wants = r.replicate || r.props || r.backup || r.holds;

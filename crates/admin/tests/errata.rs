@@ -5,6 +5,7 @@ use admin::commands::{Commands, ROOT};
 use admin::datasets::{create, keys, mount, receive, send};
 use admin::{pools, Admin};
 use api::{ImportScan, PoolGet, PoolImport, Receive, Secret, Send};
+use base::mutation::{mutate, Mutation};
 use base::Kind;
 use env_sim::MemDisks;
 use std::path::Path;
@@ -214,6 +215,100 @@ fn datasets_of_the_first_format_of_encryption_are_sent_decrypted_alone() {
     let done = receive::receive(&w.admin, ROOT, &ask, &more[..], &mut |_| {});
     let e = done.map(drop).unwrap_err();
     assert!(e.message.contains("errata 3"), "{e:?}");
+}
+
+/// Raw streams of the first format, whole and increments, are neither sent nor received. What they protect does not say enough.
+#[test]
+fn raw_increments_of_the_first_format_of_encryption_are_refused() {
+    let w = world(false);
+    w.pool().dsl.make_old_keys(true);
+    w.encrypted("p/e").unwrap();
+    w.write("/p/e", "f", &numbers()).unwrap();
+    w.commands().snapshot("p/e@s").unwrap();
+    w.write("/p/e", "g", b"more").unwrap();
+    w.commands().snapshot("p/e@t").unwrap();
+    // Software of that time sent them.
+    let whole = w.send("p/e@s", None, true).unwrap();
+    let more = w.send("p/e@t", Some("p/e@s"), true).unwrap();
+    let w = w.again(false);
+    keys::load(&w.admin, ROOT, "p/e", &key(), false).unwrap();
+    w.mount("p/e");
+    for from in [None, Some("p/e@s")] {
+        let e = w.send("p/e@t", from, true).unwrap_err();
+        assert!(e.message.contains("errata 3"), "{from:?}: {e:?}");
+    }
+    let e = w.receive("p/copy", &whole).unwrap_err();
+    assert!(e.message.contains("errata 3"), "{e:?}");
+    assert!(w.pool().dsl.dir("p/copy").is_err());
+    // Its keys had no version at all.
+    let e = dsl::ReceivedKey::from_list(&disk::NvList::new())
+        .err()
+        .unwrap();
+    assert!(e.to_string().contains("errata 3"), "{e}");
+    w.commands().destroy("p/e@t").unwrap();
+    let e = w.receive("p/e", &more).unwrap_err();
+    assert!(e.message.contains("errata 3"), "{e:?}");
+    assert_eq!(w.read("/p/e", "f"), numbers());
+    // Decrypted, an increment goes on from what is there of another copy, and is encrypted there anew.
+    w.commands().snapshot("p/e@u").unwrap();
+    let whole = w.send("p/e@s", None, false).unwrap();
+    let more = w.send("p/e@u", Some("p/e@s"), false).unwrap();
+    w.encrypted("p/new").unwrap();
+    w.receive("p/new/copy", &whole).unwrap();
+    w.receive("p/new/copy", &more).unwrap();
+    assert_eq!(w.read("/p/new/copy", "f"), numbers());
+    assert_eq!(w.read("/p/new/copy", "g"), b"more");
+    assert!(!w
+        .pool()
+        .dsl
+        .dir("p/new/copy")
+        .unwrap()
+        .has_old_keys()
+        .unwrap());
+    let raw = w.send("p/new/copy@u", Some("p/new/copy@s"), true);
+    raw.unwrap();
+}
+
+/// As software before wrote it: a file of large blocks of which none was ever written, in a file system that does not count as
+/// one with such blocks.
+#[test]
+fn a_raw_stream_with_large_blocks_that_nobody_counted_is_refused() {
+    let w = world(false);
+    mutate(Some(Mutation::UnwrittenLargeBlocks));
+    let props = [
+        ("encryption", "on"),
+        ("keyformat", "raw"),
+        ("recordsize", "1M"),
+        ("compression", "lz4"),
+    ];
+    let ask = api::DatasetCreate {
+        name: "p/e".into(),
+        props: props.map(|(n, v)| (n.into(), v.into())).to_vec(),
+        key: Some(key()),
+        ..api::DatasetCreate::default()
+    };
+    create::create(&w.admin, ROOT, &ask).unwrap();
+    w.write("/p/e", "f", &vec![0; 1_100_000]).unwrap();
+    w.commands().snapshot("p/e@s").unwrap();
+    mutate(None);
+    let e = w.send("p/e@s", None, true).unwrap_err();
+    let named = ["none of which was ever written", "bs=1M", "send without -w"];
+    assert!(named.iter().all(|n| e.message.contains(n)), "{e:?}");
+    // Both ways that it names.
+    let plain = w.send("p/e@s", None, false).unwrap();
+    w.receive("p/copy", &plain).unwrap();
+    assert_eq!(w.read("/p/copy", "f"), vec![0; 1 << 20]);
+    let noise: Vec<u8> = (0..2u32 << 18)
+        .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
+    w.write("/p/e", "g", &noise).unwrap();
+    w.commands().snapshot("p/e@t").unwrap();
+    let raw = w.send("p/e@t", None, true).unwrap();
+    w.receive("p/raw", &raw).unwrap();
+    keys::load(&w.admin, ROOT, "p/raw", &key(), false).unwrap();
+    w.mount("p/raw");
+    assert_eq!(w.read("/p/raw", "f"), vec![0; 1 << 20]);
+    assert_eq!(w.read("/p/raw", "g"), noise[..1 << 20]);
 }
 
 /// Forgets the guid of a snapshot's set of IVs, as software of before 2019 never had one.

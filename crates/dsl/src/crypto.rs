@@ -93,7 +93,8 @@ impl ReceivedKey {
             let none = || Error::new(Kind::Invalid, format!("raw stream: no valid {name}"));
             b.try_into().map_err(|_| none())
         }
-        let version = num(keys::VERSION)?;
+        // That format had no such word.
+        let version = list.get_u64(keys::VERSION).unwrap_or(0);
         if version < disk::crypt::KEY_VERSION {
             bail!(
                 Unsupported,

@@ -2,7 +2,7 @@
 
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{Commands, ROOT};
-use admin::datasets::{receive, send, set};
+use admin::datasets::{files, receive, send, set};
 use admin::{pools, Admin};
 use api::{HistoryRecord, Receive, Send};
 use std::sync::Arc;
@@ -597,6 +597,32 @@ fn snapshots_that_exchanged_names_are_replicated() {
     }
 }
 
+/// Bytes that compress well.
+fn runs(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 100) as u8).collect()
+}
+
+/// Makes a file in a mounted file system.
+fn write(admin: &Arc<Admin>, fs: &str, name: &[u8], data: &[u8]) {
+    let all = admin.find("p").unwrap().all_mounts();
+    let m = all.iter().find(|m| m.path.ends_with(fs)).unwrap();
+    let m: &alone::MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+    let inside = m.head.enter();
+    let (root, cred) = (inside.zfs.root().unwrap(), zpl::Cred::root());
+    let new = zpl::New::file(0o100644, 0o22);
+    let file = inside.zfs.create(&root, name, &new, &cred).unwrap();
+    let how = zpl::WriteOpts::default();
+    inside.zfs.write(&file, 0, data, how).unwrap();
+}
+
+/// The content of a file.
+fn content(admin: &Arc<Admin>, fs: &str, name: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let wanted = api::FileWanted::Content;
+    files::read(admin, ROOT, fs, name.as_bytes(), wanted, &mut out).unwrap();
+    out
+}
+
 /// Bytes that `zfs send -nv` tells.
 fn estimated(admin: &Arc<Admin>, name: &str, from: &str) -> u64 {
     let ask = Send {
@@ -618,18 +644,7 @@ fn a_stream_from_a_bookmark_is_estimated_like_one_from_its_snapshot() {
     commands.create("p/a", &[]).unwrap();
     commands.snapshot("p/a@s").unwrap();
     commands.bookmark("p/a@s", "p/a#b").unwrap();
-    let write = |name: &[u8], len: usize| {
-        let all = admin.find("p").unwrap().all_mounts();
-        let m = all.iter().find(|m| m.path.ends_with("p/a")).unwrap();
-        let m: &alone::MemoryMount = m.mount.as_any().downcast_ref().unwrap();
-        let inside = m.head.enter();
-        let (root, cred) = (inside.zfs.root().unwrap(), zpl::Cred::root());
-        let new = zpl::New::file(0o100644, 0o22);
-        let file = inside.zfs.create(&root, name, &new, &cred).unwrap();
-        let data: Vec<u8> = (0..len).map(|i| (i / 100) as u8).collect();
-        let how = zpl::WriteOpts::default();
-        inside.zfs.write(&file, 0, &data[..], how).unwrap();
-    };
+    let write = |name: &[u8], len: usize| write(&admin, "p/a", name, &runs(len));
     for n in 0..20 {
         write(format!("small{n}").as_bytes(), 3000);
     }
@@ -713,4 +728,100 @@ fn names_that_are_normalized_must_be_utf8() {
     assert!(e.message.contains("'utf8only' must be set 'on'"), "{e:?}");
     create("p/n/b", &[]).unwrap();
     create("p/n/c", &[("utf8only", "off"), ("normalization", "none")]).unwrap();
+}
+
+/// The WRITE records of a stream, with the bytes of each.
+fn writes(stream: &[u8]) -> Vec<(disk::stream::Write, Vec<u8>)> {
+    let mut reader = stream::Reader::new(stream);
+    let mut out = Vec::new();
+    while let Some(item) = reader.next().unwrap() {
+        if let disk::stream::Record::Write(w) = item.record {
+            out.push((w, item.payload.to_vec()));
+        }
+    }
+    out
+}
+
+/// The stream is that of the same data without encryption: nothing tells that the blocks were encrypted.
+#[test]
+fn what_is_encrypted_is_sent_compressed_without_its_keys() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    let ask = api::DatasetCreate {
+        name: "p/e".into(),
+        props: props(&[("encryption", "on"), ("keyformat", "raw")]),
+        key: Some(api::Secret::new(vec![7; 32])),
+        ..api::DatasetCreate::default()
+    };
+    admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
+    commands.create("p/clear", &[]).unwrap();
+    let noise = |len: usize| -> Vec<u8> {
+        let mut x = 9u64;
+        let next = |_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 56) as u8
+        };
+        (0..len).map(next).collect()
+    };
+    // Too much to be embedded, and with zeros behind it.
+    let small = [noise(2000), vec![0; 3000]].concat();
+    for fs in ["p/e", "p/clear"] {
+        set(&admin, fs, "recordsize", "256K");
+        for (compression, name) in [("off", b"o"), ("zstd", b"z"), ("gzip", b"g"), ("lz4", b"l")] {
+            set(&admin, fs, "compression", compression);
+            write(&admin, fs, name, &runs(1 << 20));
+        }
+        write(&admin, fs, b"noise", &noise(300_000));
+        write(&admin, fs, b"small", &small);
+    }
+    commands.snapshot("p/e@s").unwrap();
+    commands.snapshot("p/clear@s").unwrap();
+    let sent = |target: &str, large_blocks: bool| {
+        let ask = Send {
+            target: target.into(),
+            large_blocks,
+            embedded: true,
+            compressed: true,
+            ..Send::default()
+        };
+        let mut stream = Vec::new();
+        send::send(&admin, ROOT, &ask, Some(&mut stream), &mut |_| {}).unwrap();
+        stream
+    };
+    for large in [false, true] {
+        let (secret, clear) = (sent("p/e@s", large), sent("p/clear@s", large));
+        let (a, b) = (writes(&secret), writes(&clear));
+        assert_eq!(a.len(), b.len());
+        let compressed = a.iter().filter(|(w, _)| w.compression != 0).count();
+        // Large blocks that are sent in pieces are not.
+        // 12 of the three files, the end of the noise, and the small one.
+        assert_eq!(compressed, if large { 14 } else { 1 }, "{large}");
+        for ((x, data), (y, other)) in a.iter().zip(&b) {
+            assert_eq!((x.offset, x.logical_size), (y.offset, y.logical_size));
+            assert_eq!(x.compression, y.compression);
+            assert_eq!(x.compressed_size, y.compressed_size);
+            assert!(data == other, "{x:?}");
+            // Neither the checksum of what is encrypted nor what decrypts it.
+            assert_eq!(
+                (x.checksum_type, x.key),
+                (disk::Checksum::OFF.number(), [0; 5])
+            );
+            assert_eq!((x.salt, x.iv, x.mac), ([0; 8], [0; 12], [0; 16]));
+        }
+        for (to, what) in [("p/copy", &secret), ("p/e/copy", &secret)] {
+            let ask = Receive {
+                target: to.into(),
+                ..Receive::default()
+            };
+            receive::receive(&admin, ROOT, &ask, &what[..], &mut |_| {}).unwrap();
+            for name in ["l", "z", "g", "o"] {
+                assert!(content(&admin, to, name) == runs(1 << 20), "{to} {name}");
+            }
+            assert!(content(&admin, to, "noise") == noise(300_000));
+            assert!(content(&admin, to, "small") == small);
+            admin::datasets::mount::unmount(&admin, ROOT, to, false).unwrap();
+            commands.destroy(&format!("{to}@s")).unwrap();
+            commands.destroy(to).unwrap();
+        }
+    }
 }

@@ -486,3 +486,61 @@ fn what_cannot_be_sent_is_refused_in_openzfs_words() {
     assert!(Path::new(&out).metadata().unwrap().len() > 64 << 20);
     rig.zpool(&["export", "tank"]);
 }
+
+/// OpenZFS's `zstream dump` takes the stream, and it is received here, encrypted or not.
+#[test]
+fn a_stream_of_what_is_encrypted_is_as_short_as_its_data_are_compressed() {
+    let Some(mut rig) = Rig::new("sent-encrypted") else {
+        return;
+    };
+    let mnt = pool(&mut rig);
+    let key = rig.path().join("home/key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let place = format!("keylocation=file://{}", key.display());
+    let secret = ["-o", "encryption=on", "-o", "keyformat=raw", "-o", &place];
+    for (fs, more) in [("tank/e", &secret[..]), ("tank/clear", &[])] {
+        let how = ["create", "-o", "recordsize=1M", "-o", "compression=lz4"];
+        rig.zfs(&[&how[..], more, &[fs]].concat());
+        let at = mnt.join(fs.split_once('/').unwrap().1);
+        rig.sh(&format!("seq 1000000 > {}/numbers", at.display()));
+        rig.zfs(&["snapshot", &format!("{fs}@1")]);
+        rig.sh(&format!("seq 200000 > {}/more", at.display()));
+        rig.zfs(&["snapshot", &format!("{fs}@2")]);
+    }
+    let zfs = or_skip(OpenZfs::get());
+    for (options, from, to) in [
+        ("-Lec", None, "1"),
+        ("-c", None, "1"),
+        ("-Lec", Some("@1"), "2"),
+    ] {
+        let send = |fs: &str| {
+            let target = format!("{fs}@{to}");
+            let mut words = vec!["send", options];
+            words.extend(from.iter().flat_map(|f| ["-i", f]));
+            words.push(&target);
+            stream_of(&rig, &words).unwrap()
+        };
+        let (stream, clear) = (send("tank/e"), send("tank/clear"));
+        let more = stream.len().abs_diff(clear.len());
+        assert!(more < 16 << 10, "{} {}", stream.len(), clear.len());
+        if let Some(zfs) = &zfs {
+            dump(&rig, zfs, &stream);
+        }
+        let file = rig.path().join("stream");
+        std::fs::write(&file, &stream).unwrap();
+        for to in ["tank/copy", "tank/e/copy"] {
+            if from.is_none() {
+                let _ = rig.try_run("zfs", &["destroy", "-r", to]);
+            }
+            let mut c = rig.command("zfs", &["receive", "-F", to]);
+            let done = c.stdin(File::open(&file).unwrap()).output().unwrap();
+            let err = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert!(done.status.success(), "{to}: {err}");
+        }
+    }
+    rig.sh(&format!(
+        "cd {}; for d in copy e/copy; do for f in numbers more; do cmp e/$f $d/$f; done; done",
+        mnt.display()
+    ));
+    rig.zpool(&["export", "tank"]);
+}

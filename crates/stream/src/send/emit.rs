@@ -415,7 +415,7 @@ pub(super) fn splits(block_size: usize, features: u64) -> bool {
 }
 
 /// Whether the data of a block are sent as they are stored. Metadata are not, since a receiver may have to swap
-/// their bytes; nor is what is encrypted, unless the stream is raw: its stored bytes are not what compression made.
+/// their bytes. Encrypted blocks are decrypted for streams that are not raw, and stay compressed.
 pub(super) fn stored_form(bp: &BlkPtr, features: u64) -> bool {
     if bp.is_embedded() {
         return false;
@@ -424,7 +424,6 @@ pub(super) fn stored_form(bp: &BlkPtr, features: u64) -> bool {
         || features & feature::COMPRESSED != 0
             && bp.compress() != Compression::OFF
             && bp.is_little_endian()
-            && !bp.is_encrypted()
             && !bp.obj_type().is_metadata()
             && !splits(bp.lsize(), features)
 }

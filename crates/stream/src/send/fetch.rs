@@ -225,7 +225,16 @@ fn read_all(zio: &Zio, crypt: &Crypt, wants: &[(BlkPtr, Form)], lease: Lease) ->
         ..ReadSpec::with_key(crypt)
     };
     let mut plain = zio.read_many(&of(Form::Plain), &spec).into_iter();
-    let mut stored = zio.read_raw_many(&of(Form::Stored), lease).into_iter();
+    let as_stored = of(Form::Stored);
+    let stored = zio.read_raw_many(&as_stored, lease);
+    // The key is there if the stream is not raw. What is decrypted is compressed still, with the padding to sectors.
+    let mut stored = stored
+        .into_iter()
+        .zip(&as_stored)
+        .map(|(raw, bp)| match crypt.key() {
+            Some(key) if bp.uses_crypt() => zio.decrypt(bp, key, raw?),
+            _ => raw,
+        });
     let lost = || Error::damaged("a read was lost");
     wants
         .iter()

@@ -10,6 +10,7 @@ use crate::seam::{Looked, ReadOne, Wrong};
 use crate::{swap, syncing};
 use base::sync::RwLockExt;
 use base::{bail, Block, Error, Kind, Result, Txg};
+use codec::crypt::DatasetKey;
 use codec::{checksum, compress};
 use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use std::sync::atomic::Ordering;
@@ -189,6 +190,21 @@ impl Zio {
     /// The PSIZE bytes of the block, verified, from whichever copy is good.
     pub fn read_raw(&self, bp: &BlkPtr) -> Result<Vec<u8>> {
         self.read_copies(bp, 0, How::Used(self.lease()))
+    }
+
+    /// What [`Zio::read_raw_many`] read of an encrypted block, decrypted: PSIZE bytes, compressed if the block is, with
+    /// the padding to sectors that compression added.
+    ///
+    /// # Errors
+    /// [`Kind::Checksum`] if they are not authentic.
+    pub fn decrypt(&self, bp: &BlkPtr, key: &DatasetKey, mut raw: Vec<u8>) -> Result<Vec<u8>> {
+        match crypt::open(bp, key, &mut raw) {
+            Ok(()) => Ok(raw),
+            Err(e) => {
+                self.unrecoverable.fetch_add(1, Ordering::Relaxed);
+                Err(e.context(format!("block {bp:?}")))
+            }
+        }
     }
 
     pub(super) fn how(&self, spec: &ReadSpec) -> How {

@@ -183,3 +183,66 @@ fn archives_are_what_tar_reads() {
     let has = |text: &[u8]| out.windows(text.len()).any(|w| w == text);
     assert!(has(b"./open/file") && !has(b"secret"));
 }
+
+/// As `zfs cat -d` does: without anything in service.
+#[test]
+fn files_of_a_pool_that_is_not_imported_are_read() {
+    let admin = world();
+    let commands = Commands(admin.clone());
+    let secret = vec![7; 32];
+    let ask = api::DatasetCreate {
+        name: "p/e".into(),
+        props: [("encryption", "on"), ("keyformat", "raw")]
+            .map(|(n, v)| (n.to_string(), v.to_string()))
+            .into(),
+        key: Some(api::Secret::new(secret.clone())),
+        ..api::DatasetCreate::default()
+    };
+    admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
+    {
+        let all = admin.find("p").unwrap().all_mounts();
+        let m = all.iter().find(|m| m.path == Path::new("/p/e")).unwrap();
+        let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+        let inside = m.head.enter();
+        let root = inside.zfs.root().unwrap();
+        make(&inside.zfs, &root, "hidden", 0o100600, &content());
+    }
+    commands.snapshot("p/a@s").unwrap();
+    let env = admin.env.clone();
+    pools::leave(&admin, ROOT, "p", pools::Leave::default(), "zpool export p").unwrap();
+    let places = ["/dev/a".to_string()];
+    let pool = files::open_unimported(&env, &places, "p/a").unwrap();
+    let read = |name: &str, path: &str, wanted: FileWanted, key: &[u8]| {
+        let mut asked = Vec::new();
+        let mut ask = |k: &files::KeyWanted| {
+            asked.push((k.root.clone(), k.format));
+            Ok(api::Secret::new(key.to_vec()))
+        };
+        let mut out = Vec::new();
+        files::read_unimported(&pool, name, path.as_bytes(), wanted, &mut ask, &mut out)
+            .map(|()| (out, asked))
+            .map_err(|e| e.message)
+    };
+    for name in ["p/a", "p/a@s"] {
+        let names = read(name, "", FileWanted::Names, b"").unwrap().0;
+        assert_eq!(names, b"open\nshut\n", "{name}");
+        // Whoever reads the disk reads everything.
+        let secret = read(name, "/shut/secret", FileWanted::Content, b"")
+            .unwrap()
+            .0;
+        assert_eq!(secret, b"secret");
+    }
+    let wrong = read("p/e", "hidden", FileWanted::Content, &[8; 32]).unwrap_err();
+    assert!(wrong.contains("Incorrect key"), "{wrong}");
+    let (data, asked) = read("p/e", "hidden", FileWanted::Content, &secret).unwrap();
+    assert!(data == content());
+    assert_eq!(asked, [("p/e".to_string(), "raw")]);
+    let none = read("p/none", "", FileWanted::Names, b"").unwrap_err();
+    assert!(none.contains("dataset does not exist"), "{none}");
+    let lost = read("p/a", "nothing", FileWanted::Names, b"").unwrap_err();
+    assert_eq!(lost, "'nothing': no such file or directory");
+    for (places, name) in [(&places[..], "q/a"), (&[], "p/a")] {
+        let e = files::open_unimported(&env, places, name).map(drop);
+        assert_eq!(e.unwrap_err().message, "no such pool available");
+    }
+}

@@ -12,6 +12,17 @@ const TYPES: Flag = opt(
     "type,...",
     "Kinds: filesystem (fs), volume (vol), snapshot (snap), bookmark, all.",
 );
+const UNIMPORTED: Flag = opt(
+    'd',
+    "dir|image",
+    "Of a pool that is not imported, whose devices or images are there.",
+)
+.many();
+const UNIMPORTED_KEY: Flag = opt(
+    'L',
+    "keylocation",
+    "With -d: where the key of an encrypted file system is, if not where its property keylocation says.",
+);
 const DEPTH: Flag = opt('d', "depth", "Descend so many levels.");
 
 const fn later(
@@ -337,11 +348,18 @@ static SUBS: &[Sub] = &[
         aliases: &[],
         about: "List files without a mount.",
         operands: "filesystem|snapshot[:path]...",
-        flags: &[sw('l', "Mode, links, ids of owner and group, bytes and seconds of the last change of each.")],
+        flags: &[
+            sw('l', "Mode, links, ids of owner and group, bytes and seconds of the last change of each."),
+            UNIMPORTED,
+            UNIMPORTED_KEY,
+        ],
         text: &[
             "As tank/home@monday:/docs, or without a path for the root. The caller needs the permission 'mount', and the rights \
              that it would need in a mount. Symbolic links are not followed, file systems below are not entered. Control characters of names \
              are shown as \\ooo.",
+            "With -d neither a daemon nor /dev/fuse is needed, and nothing is written. The caller may read all files of a pool whose devices or \
+             images it may read. The pool should not be in use: what another system changes meanwhile is read as it was, or as an error. What a \
+             crash has left in the intent log alone is not seen.",
         ],
         complete: Complete::Datasets,
         built: true,
@@ -351,7 +369,7 @@ static SUBS: &[Sub] = &[
         aliases: &[],
         about: "Write the bytes of files to the standard output, without a mount.",
         operands: "filesystem|snapshot:path...",
-        flags: &[],
+        flags: &[UNIMPORTED, UNIMPORTED_KEY],
         text: &["Paths and rights are those of zfs ls."],
         complete: Complete::Datasets,
         built: true,
@@ -361,7 +379,7 @@ static SUBS: &[Sub] = &[
         aliases: &[],
         about: "Copy a file out of a file system, without a mount.",
         operands: "filesystem|snapshot:path file|directory",
-        flags: &[],
+        flags: &[UNIMPORTED, UNIMPORTED_KEY],
         text: &[
             "The copy has the bytes alone. Directories, and modes, owners and times, come with zfs tar: \
              zfs tar tank/home@monday:/docs | tar -x. Paths and rights are those of zfs ls.",
@@ -374,7 +392,7 @@ static SUBS: &[Sub] = &[
         aliases: &[],
         about: "Write an archive of a file or directory to the standard output, without a mount.",
         operands: "filesystem|snapshot[:path]",
-        flags: &[],
+        flags: &[UNIMPORTED, UNIMPORTED_KEY],
         text: &[
             "In the format pax of tar(1), with names that begin with the last one of the path. Extended attributes and ACLs are \
              not in it. What the caller may not read is left out; the command fails then. Paths and rights are those of \

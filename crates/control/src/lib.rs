@@ -18,6 +18,7 @@ pub mod accounts;
 pub mod client;
 pub mod path;
 pub mod server;
+pub mod unimported;
 pub mod wire;
 
 pub use client::Client;

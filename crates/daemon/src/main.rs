@@ -23,6 +23,7 @@ mod snapshots;
 mod startup;
 mod transport;
 
+mod unimported;
 use base::{Kind, Result};
 use options::{Asked, Options};
 use std::path::Path;
@@ -47,6 +48,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let child = startup::is_background_child();
+    let first = std::env::args_os().nth(1);
+    if first.is_some_and(|a| a == control::unimported::ARGUMENT) {
+        let words = std::env::args_os().skip(2);
+        let words: Vec<String> = words.map(|a| a.to_string_lossy().into_owned()).collect();
+        return unimported::read(&words);
+    }
     if child {
         env_linux::close_inherited();
     }

@@ -351,3 +351,80 @@ fn a_closed_mount_point_takes_no_files_while_nothing_is_mounted() {
     rig.zpool(&["export", "tank"]);
     rig.stop();
 }
+
+/// `zfs ls -d` and the like: no daemon runs, and nothing of the image changes.
+#[test]
+fn files_of_an_image_are_read_without_a_daemon() {
+    let Some(rig) = Rig::as_root("everyday-unimported") else {
+        return;
+    };
+    let (mut rig, mnt) = rig.with_tank(256 << 20);
+    let image = rig.disks().join("d0");
+    let key = rig.path().join("home/key");
+    fs::write(&key, [7; 32]).unwrap();
+    let place = format!("file://{}", key.display());
+    rig.zfs(&[
+        "create",
+        "-o",
+        "encryption=on",
+        "-o",
+        "keyformat=raw",
+        "-o",
+        &format!("keylocation={place}"),
+        "tank/e",
+    ]);
+    let at = mnt.display();
+    rig.sh(&format!(
+        "mkdir {at}/d; seq 100000 > {at}/d/n; ln -s n {at}/d/l; cp {at}/d/n {at}/e"
+    ));
+    rig.zfs(&["snapshot", "tank@s"]);
+    rig.sh(&format!(
+        "cp {at}/d/n {}/want; rm {at}/d/n",
+        rig.path().display()
+    ));
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+    let before = fs::read(&image).unwrap();
+    let (d, dir) = (image.to_str().unwrap(), rig.disks());
+    let want = fs::read_to_string(rig.path().join("want")).unwrap();
+    assert_eq!(rig.zfs(&["ls", "-d", d, "tank"]), "d\ne\n");
+    assert_eq!(
+        rig.zfs(&["ls", "-d", dir.to_str().unwrap(), "tank@s:/d"]),
+        "l\nn\n"
+    );
+    assert!(rig.zfs(&["cat", "-d", d, "tank@s:d/n"]) == want);
+    assert!(rig.zfs(&["cat", "-d", d, "tank/e:n"]) == want);
+    fs::rename(&key, rig.path().join("home/moved")).unwrap();
+    let said = rig.try_run("zfs", &["cat", "-d", d, "tank/e:n"]).fails(1);
+    assert!(said.contains("Failed to open key material file"), "{said}");
+    let moved = place.replace("home/key", "home/moved");
+    let to = rig.path().join("home/copy");
+    let copy = to.to_str().unwrap();
+    rig.zfs(&["cp", "-d", d, "-L", &moved, "tank/e:n", copy]);
+    assert!(fs::read_to_string(&to).unwrap() == want);
+    // What fails leaves the copy that was there.
+    rig.try_run("zfs", &["cp", "-d", d, "tank@s:none", copy])
+        .fails(1);
+    assert!(fs::read_to_string(&to).unwrap() == want);
+    let tar = rig
+        .command("zfs", &["tar", "-d", d, "tank@s:d"])
+        .output()
+        .unwrap();
+    fs::write(rig.path().join("tar"), tar.stdout).unwrap();
+    let listed = rig.sh(&format!("tar -tf {}/tar", rig.path().display()));
+    assert_eq!(listed, "d/\nd/l\nd/n\n");
+    let said = rig.try_run("zfs", &["ls", "-d", d, "other/x"]).fails(1);
+    assert_eq!(
+        said,
+        "cannot list 'other/x': no such pool available\nFound there: tank.\n"
+    );
+    let said = rig
+        .try_run("zfs", &["cat", "-L", &moved, "tank:d"])
+        .fails(2);
+    assert!(
+        said.contains("-L is only for pools that are not imported"),
+        "{said}"
+    );
+    assert!(!rig.socket().exists());
+    assert!(fs::read(&image).unwrap() == before);
+}

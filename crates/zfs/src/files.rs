@@ -4,9 +4,11 @@ use crate::transport::{self, Carrier};
 use api::{ApiError, Bytes, FileWanted, Reply, Request};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
-use control::client::unexpected;
+use control::client::{self, unexpected};
+use control::unimported::{Ask, ARGUMENT};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Dataset and path of `POOL/FS[@SNAP]:PATH`. A dataset's name may have colons, a path begins with a slash or ends it.
 fn place(text: &str) -> Result<(String, String), Fail> {
@@ -23,8 +25,49 @@ fn place(text: &str) -> Result<(String, String), Fail> {
     Ok((dataset, path))
 }
 
-fn to_file(cx: &mut Cx<'_>, what: &str, from: &str, wanted: FileWanted, file: File) -> Outcome {
+/// The same of a pool that is not imported: the daemon's program reads it, without a daemon.
+fn unimported(cx: &mut Cx<'_>, ask: &Ask, file: File) -> Outcome {
+    let Some(program) = client::find_daemon() else {
+        let why = "no 'zfs-fuse', which reads pools that are not imported, was found beside this command or in PATH";
+        return Err(Fail::Error(why.into()));
+    };
+    cx.out.flush()?;
+    let mut c = Command::new(&program);
+    c.arg(ARGUMENT).args(ask.words()).stdout(file);
+    let shown = program.display();
+    match c.status() {
+        Ok(done) => Ok(done.code().unwrap_or(1)),
+        Err(e) => {
+            let why = base::io_text(&e);
+            Err(Fail::Error(format!("cannot start '{shown}': {why}")))
+        }
+    }
+}
+
+fn to_file(
+    args: &Parsed,
+    cx: &mut Cx<'_>,
+    what: &str,
+    from: &str,
+    wanted: FileWanted,
+    file: File,
+) -> Outcome {
     let (dataset, path) = place(from)?;
+    if args.has("d") {
+        let ask = Ask {
+            wanted,
+            dataset,
+            path,
+            key_location: args.get("L").map(str::to_string),
+            places: args.all("d").map(str::to_string).collect(),
+        };
+        return unimported(cx, &ask, file);
+    }
+    if args.has("L") {
+        return Err(Fail::Usage(
+            "-L is only for pools that are not imported (-d)".into(),
+        ));
+    }
     let request = Request::FileRead {
         dataset: dataset.clone(),
         path: Bytes(path.into_bytes()),
@@ -64,7 +107,10 @@ fn out(args: &Parsed, cx: &mut Cx<'_>, what: &str, wanted: FileWanted) -> Outcom
         }
     }
     for from in &args.operands {
-        to_file(cx, what, from, wanted, transport::stdout()?)?;
+        let status = to_file(args, cx, what, from, wanted, transport::stdout()?)?;
+        if status != 0 {
+            return Ok(status);
+        }
     }
     Ok(0)
 }
@@ -115,15 +161,15 @@ pub fn cp(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         _ => to.clone(),
     };
     let file = File::create(&part).map_err(cannot)?;
-    let done = to_file(cx, "read", &from, FileWanted::Content, file);
+    let done = to_file(args, cx, "read", &from, FileWanted::Content, file);
     if part == to {
         return done;
     }
     match done {
-        Ok(status) => std::fs::rename(&part, &to).map(|()| status).map_err(cannot),
-        Err(e) => {
+        Ok(0) => std::fs::rename(&part, &to).map(|()| 0).map_err(cannot),
+        failed => {
             let _ = std::fs::remove_file(&part);
-            Err(e)
+            failed
         }
     }
 }

@@ -5,17 +5,23 @@
 //!    read what it asks for.
 //! 3. No lock is held while the caller takes bytes. What is replaced meanwhile (rollback, receive) ends the request.
 //! 4. Symbolic links are not followed, and file systems below are not entered.
+//! 5. A pool that is not in service is opened for reading by [`open_unimported`], in a process of the caller's own. Whoever may read its
+//!    devices may read all files in it.
 
 use crate::cancel;
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, Answer};
+use crate::datasets::{self, keys, Answer};
 use crate::errors;
 use crate::head;
-use crate::registry::{Admin, PoolEntry};
+use crate::pools::import;
+use crate::registry::{objset_type_in, Admin, PoolEntry};
 use crate::streams::Way;
-use api::{ApiError, FileWanted, Peer};
+use api::{ApiError, FileWanted, Peer, Secret};
 use base::{Kind, Result};
+use dsl::crypto::keyformat;
 use dsl::Dataset;
+use env::Env;
+use pool::{OpenOptions, Pool};
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -47,10 +53,121 @@ fn is_lnk(mode: u32) -> bool {
 
 /// A file system or snapshot that is read.
 struct View {
-    entry: Arc<PoolEntry>,
+    /// Its pool, if that is in service.
+    entry: Option<Arc<PoolEntry>>,
     ds: Arc<Dataset>,
     zfs: Arc<Zfs>,
     cred: Cred,
+}
+
+/// The key of a dataset that is not in service, as [`read_unimported`] asks for it.
+pub struct KeyWanted {
+    /// Its encryption root.
+    pub root: String,
+    /// `raw`, `hex`, `passphrase`.
+    pub format: &'static str,
+    /// The property `keylocation`.
+    pub location: String,
+}
+
+/// Opens a pool that is not in service, for reading: the one on these devices and images that `name` (of a pool, or of a
+/// dataset in it) means. Nothing is written. What only an intent log has is not seen.
+///
+/// # Errors
+/// There is none, or more than one; those of opening it.
+pub fn open_unimported(env: &Env, places: &[String], name: &str) -> Answer<Arc<Pool>> {
+    let wanted = name.split(['/', '@']).next().unwrap_or(name);
+    let found = vdev::discover(env, places).pools;
+    let names: Vec<String> = found.iter().map(|f| f.name.clone()).collect();
+    let chosen = import::choose(found, wanted).map_err(|e| match names.is_empty() {
+        true => e.hint("There is no device of a pool at the places that were named."),
+        false if e.code == Kind::NotFound.errno() => {
+            e.hint(format!("Found there: {}.", names.join(", ")))
+        }
+        false => ApiError::reason(Kind::Exists, "several pools have this name")
+            .hint("Name the devices of one, each with -d."),
+    })?;
+    let options = OpenOptions {
+        readonly: true,
+        missing_log: true,
+        ..OpenOptions::default()
+    };
+    Pool::open(env.clone(), &chosen.config, options).map_err(errors::answer)
+}
+
+/// [`read`] in a pool of [`open_unimported`]. `key` is asked for the key of an encrypted dataset.
+///
+/// # Errors
+/// Those of [`read`]; those of `key`.
+pub fn read_unimported(
+    pool: &Pool,
+    name: &str,
+    path: &[u8],
+    wanted: FileWanted,
+    key: &mut dyn FnMut(&KeyWanted) -> Answer<Secret>,
+    to: &mut dyn Write,
+) -> Answer<()> {
+    let ds = match pool.dsl.dataset(name) {
+        Ok(ds) => ds,
+        Err(e) if e.kind == Kind::NotFound => return Err(ApiError::no_such_dataset(name)),
+        Err(e) => return Err(datasets::plain(e, name)),
+    };
+    let plain = |e| datasets::plain(e, name);
+    check_type(objset_type_in(pool, &ds).map_err(plain)?)?;
+    if matches!(ds.crypt().map_err(plain)?, zio::Crypt::Locked) {
+        unlock(pool, &ds, name, key)?;
+    }
+    let view = View {
+        entry: None,
+        zfs: head::read_only_view(pool, &ds).map_err(plain)?,
+        ds,
+        cred: Cred::root(),
+    };
+    write(&view, path, wanted, to)
+}
+
+/// Loads the key of a dataset.
+fn unlock(
+    pool: &Pool,
+    ds: &Dataset,
+    name: &str,
+    key: &mut dyn FnMut(&KeyWanted) -> Answer<Secret>,
+) -> Answer<()> {
+    let plain = |e| datasets::plain(e, name);
+    let root = ds.dir().encryption_root().map_err(plain)?;
+    let Some(root) = root else {
+        return Err(ApiError::reason(Kind::Damaged, "its key is missing"));
+    };
+    let Some(object) = root.key_object().map_err(plain)? else {
+        return Err(ApiError::reason(Kind::Damaged, "its key is missing"));
+    };
+    let location = root.head().and_then(|h| h.prop("keylocation", false));
+    let asked = KeyWanted {
+        root: root.full_name(),
+        format: match object.params.format {
+            keyformat::RAW => "raw",
+            keyformat::HEX => "hex",
+            _ => "passphrase",
+        },
+        location: match location.map_err(plain)? {
+            Some((value, _)) => value.text().unwrap_or("prompt").to_string(),
+            None => "prompt".to_string(),
+        },
+    };
+    let secret = key(&asked)?;
+    let made = keys::wrapping(&object.params, &secret).map_err(errors::answer)?;
+    let loaded = pool.dsl.load_key(&root, made, false);
+    loaded.map_err(errors::answer)
+}
+
+fn check_type(os_type: u64) -> Answer<()> {
+    match os_type == disk::os_type::ZFS {
+        true => Ok(()),
+        false => Err(ApiError::reason(
+            Kind::Invalid,
+            "operation not applicable to datasets of this type",
+        )),
+    }
 }
 
 impl View {
@@ -63,12 +180,7 @@ impl View {
         rights::require(admin, &entry, peer, Action::Mount, &ds)?;
         drop(names);
         let plain = |e| datasets::plain(e, name);
-        if entry.objset_type(&ds).map_err(plain)? != disk::os_type::ZFS {
-            return Err(ApiError::reason(
-                Kind::Invalid,
-                "operation not applicable to datasets of this type",
-            ));
-        }
+        check_type(entry.objset_type(&ds).map_err(plain)?)?;
         if matches!(ds.crypt().map_err(plain)?, zio::Crypt::Locked) {
             return Err(ApiError::reason(Kind::Access, "encryption key not loaded"));
         }
@@ -82,7 +194,7 @@ impl View {
         drop(gate);
         Ok(View {
             cred: rights::cred(peer),
-            entry,
+            entry: Some(entry),
             ds,
             zfs,
         })
@@ -93,8 +205,11 @@ impl View {
         if cancel::is_cancelled() {
             return Err(Kind::Interrupted.into());
         }
-        let _gate = self.entry.pass()?;
-        let mounted = self.entry.mounted(self.ds.object());
+        let Some(entry) = &self.entry else {
+            return work(&self.zfs);
+        };
+        let _gate = entry.pass()?;
+        let mounted = entry.mounted(self.ds.object());
         let inside = mounted.as_ref().map(|m| m.enter());
         match &inside {
             Some(i) if !Arc::ptr_eq(&i.zfs, &self.zfs) => Err(Kind::Stale.into()),
@@ -174,13 +289,18 @@ pub fn read(
     to: &mut dyn Write,
 ) -> Answer<()> {
     let view = View::open(admin, peer, name)?;
-    let _listed = view.entry.users.enter(peer.pid, name, Way::Sent);
+    let users = view.entry.as_ref().map(|e| &e.users);
+    let _listed = users.map(|u| u.enter(peer.pid, name, Way::Sent));
+    write(&view, path, wanted, to)
+}
+
+fn write(view: &View, path: &[u8], wanted: FileWanted, to: &mut dyn Write) -> Answer<()> {
     let done = match wanted {
         FileWanted::Names | FileWanted::Details => {
-            list(&view, path, wanted == FileWanted::Details, to)
+            list(view, path, wanted == FileWanted::Details, to)
         }
-        FileWanted::Content => content(&view, path, to),
-        FileWanted::Archive => archive(&view, path, to),
+        FileWanted::Content => content(view, path, to),
+        FileWanted::Archive => archive(view, path, to),
     };
     done.map_err(|e| {
         let shown = String::from_utf8_lossy(path);

@@ -91,7 +91,7 @@ pub fn check_location(location: &str) -> Answer<()> {
 
 /// The wrapping key that material of a format makes. This may take long: the number of iterations
 /// may come from a pool. It ends when the caller goes away, and must not be called with locks held.
-fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
+pub(super) fn wrapping(params: &KeyParams, key: &Secret) -> Result<WrappingKey> {
     let b = key.bytes();
     match params.format {
         keyformat::RAW => WrappingKey::from_bytes(b),

@@ -527,7 +527,7 @@ fn wanted(admin: &Admin, ask: &PoolImport) -> Answer<Wanted> {
 }
 
 /// Picks the pool meant.
-fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
+pub(crate) fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
     let guid: Option<u64> = what.parse().ok();
     let mut matching: Vec<PoolFound> = found
         .into_iter()

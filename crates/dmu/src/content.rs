@@ -1,6 +1,7 @@
 //! The content of a dirty block: all bytes, only the bytes written, or the address they were written to.
 
 use base::{Block, Error, Result};
+use codec::compress;
 use disk::BlkPtr;
 use std::sync::Arc;
 
@@ -66,6 +67,15 @@ impl Pieces {
 }
 
 impl Content {
+    /// Whether all of it is known to be zeros.
+    pub fn is_zero(&self) -> bool {
+        match self {
+            Content::Whole(b) => compress::is_zero(b),
+            Content::Parts(p) => p.zero && p.list.iter().all(|(_, b)| compress::is_zero(b)),
+            Content::Stored(bp) => bp.is_hole(),
+        }
+    }
+
     /// A block of `size` bytes of which `data` was written at `at`.
     pub fn partial(size: usize, at: usize, data: &[u8], zero: bool) -> Content {
         if zero && (size <= SMALL || data.len() * 2 > size) {

@@ -9,6 +9,7 @@ use crate::content::Content;
 use crate::objset::Objset;
 use crate::reading::Reading;
 use crate::streams::Streams;
+use crate::sync::Shape;
 use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx, MOS_LOCKS};
 use base::sync::{ReadGuard, RwLockExt, WriteGuard};
@@ -83,6 +84,18 @@ pub(crate) struct Fields {
     pub nlevels: u8,
     /// All bytes of the bonus buffer as a raw stream brought them; `bonus` is the part in use.
     pub raw_bonus: Option<Arc<Vec<u8>>>,
+}
+
+impl Fields {
+    /// What decides how blocks of data are written.
+    pub fn shape(&self) -> Shape {
+        Shape {
+            obj_type: self.obj_type,
+            compress: self.compress,
+            checksum: self.checksum,
+            indblkshift: self.indblkshift,
+        }
+    }
 }
 
 /// A dirty block.

@@ -2,7 +2,7 @@
 
 use crate::content::Content;
 use crate::dnode::{Buf, Dnode};
-use crate::sync::{spec_for, with_nonce, Shape, Transform};
+use crate::sync::{spec_for, with_nonce, Transform};
 use crate::tx::Tx;
 use base::sync::MutexExt;
 use base::{Block, Error, Kind, Result};
@@ -209,12 +209,7 @@ impl Dnode {
             let Some(data) = data else {
                 return Ok(Begun::Done(None));
             };
-            let shape = Shape {
-                obj_type: i.f.obj_type,
-                compress: i.f.compress,
-                checksum: i.f.checksum,
-                indblkshift: i.f.indblkshift,
-            };
+            let shape = i.f.shape();
             (shape, i.f.obj_type, data)
         };
         let policy = self.objset()?.policy();

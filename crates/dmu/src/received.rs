@@ -9,7 +9,7 @@ use crate::content::Content;
 use crate::dnode::Spill;
 use crate::objset::Objset;
 use crate::shape::{DnodeSeal, NewObject, WritePolicy};
-use crate::sync::{spec_for, with_nonce, Shape};
+use crate::sync::{spec_for, with_nonce};
 use crate::tx::Dmu;
 use crate::tx::Tx;
 use crate::Dnode;
@@ -228,15 +228,7 @@ impl Dnode {
     /// Errors: those of the devices; nothing was changed then.
     pub fn write_stored(&self, tx: &Tx, blocks: &[StoredBlock]) -> Result<Vec<bool>> {
         let policy = self.objset()?.policy();
-        let shape = {
-            let i = self.read_lock();
-            Shape {
-                obj_type: i.f.obj_type,
-                compress: i.f.compress,
-                checksum: i.f.checksum,
-                indblkshift: i.f.indblkshift,
-            }
-        };
+        let shape = self.read_lock().f.shape();
         let spec = with_nonce(
             spec_for(&policy, 1, &shape, shape.obj_type, 0, false),
             &self.crypt,
@@ -286,12 +278,7 @@ impl Dnode {
         let (shape, ty) = {
             let i = self.read_lock();
             Self::room_for_spill(&i)?;
-            let shape = Shape {
-                obj_type: i.f.obj_type,
-                compress: i.f.compress,
-                checksum: i.f.checksum,
-                indblkshift: i.f.indblkshift,
-            };
+            let shape = i.f.shape();
             (shape, i.f.bonus_type)
         };
         let spec = with_nonce(spec_for(&policy, 1, &shape, ty, 0, true), &self.crypt);

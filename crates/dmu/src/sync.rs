@@ -423,15 +423,6 @@ impl Objset {
         Ok((reached, unwritten))
     }
 
-    fn shape(job: &Job) -> Shape {
-        Shape {
-            obj_type: job.f.obj_type,
-            compress: job.f.compress,
-            checksum: job.f.checksum,
-            indblkshift: job.f.indblkshift,
-        }
-    }
-
     fn sync_dnode(
         &self,
         p: &Pass,
@@ -441,7 +432,7 @@ impl Objset {
     ) -> Result<Option<DnodePhys>> {
         base::mutation::panic_point("writing an object");
         let f = &job.f;
-        let shape = Self::shape(job);
+        let shape = job.f.shape();
         let mut used = job.s.used as i64 + delta;
         if !f.allocated {
             return Self::free_dnode(p, job);
@@ -497,7 +488,7 @@ impl Objset {
         let s = &job.s;
         let shape = Shape {
             indblkshift: s.indblkshift,
-            ..Self::shape(job)
+            ..job.f.shape()
         };
         let mut used = s.used as i64;
         let top = u32::from(s.nlevels) - 1;

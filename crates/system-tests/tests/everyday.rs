@@ -428,3 +428,53 @@ fn files_of_an_image_are_read_without_a_daemon() {
     assert!(!rig.socket().exists());
     assert!(fs::read(&image).unwrap() == before);
 }
+
+/// As OpenZFS does it: where zeros compress to nothing, a mapping makes holes as `write` does, and `lseek` finds them at once.
+#[test]
+fn zeros_written_through_a_mapping_are_holes() {
+    let Some((rig, mnt)) = tank("everyday-mapping") else {
+        return;
+    };
+    let script = r#"
+import mmap, os, sys
+B = 128 << 10
+def spans(fd):
+    out, at, end = [], 0, os.fstat(fd).st_size
+    while at < end:
+        try: data = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError: break
+        at = os.lseek(fd, data, os.SEEK_HOLE)
+        out.append((data // B, at // B))
+    return out
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o644)
+os.ftruncate(fd, 8 * B)
+with mmap.mmap(fd, 8 * B) as m:
+    print(spans(fd))
+    m[2 * B:7 * B] = b"x" * (5 * B)
+    print(spans(fd))
+    m[3 * B:5 * B] = bytes(2 * B)
+    print(spans(fd))
+    m.flush()
+    os.fsync(fd)
+    print(spans(fd))
+os.close(fd)
+"#;
+    let file = rig.path().join("map.py");
+    fs::write(&file, script).unwrap();
+    for (compression, last) in [("lz4", "[(2, 3), (5, 7)]"), ("off", "[(2, 7)]")] {
+        rig.zfs(&["set", &format!("compression={compression}"), "tank"]);
+        let at = mnt.join(compression);
+        let said = rig.sh(&format!("python3 {} {}", file.display(), at.display()));
+        assert_eq!(
+            said,
+            format!("[]\n[(2, 7)]\n{last}\n{last}\n"),
+            "{compression}"
+        );
+        rig.zpool(&["sync", "tank"]);
+        let blocks = rig.sh(&format!("stat -c %b {}", at.display()));
+        let blocks: u64 = blocks.trim().parse().unwrap();
+        // Without compression five blocks of zeros and data are stored.
+        let stored = blocks * 512 >= 5 * (128 << 10);
+        assert_eq!(stored, compression == "off", "{compression}: {blocks}");
+    }
+}

@@ -2,10 +2,11 @@
 
 use super::{Buf, Dnode, Inner, MAX_TURNS, SPILL};
 use crate::content::Content;
+use crate::sync::spec_for;
 use crate::tree::{reads_as_zeros, Reader, Spot};
 use crate::tx::Damage;
 use base::{Block, Error, RangeSet, Result};
-use disk::BlkPtr;
+use disk::{BlkPtr, Compression};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -404,10 +405,22 @@ impl Dnode {
         Ok((!bp.is_hole()).then_some(bp))
     }
 
+    /// Whether blocks of zeros are stored as holes: those of data are, if they are compressed.
+    fn makes_holes(&self) -> bool {
+        let shape = self.read_lock().f.shape();
+        let Ok(os) = self.objset() else {
+            return false;
+        };
+        let spec = spec_for(&os.policy(), 1, &shape, shape.obj_type, 0, false);
+        spec.compress != Compression::OFF
+    }
+
     /// The first byte at or after `offset` that is data (`data`) or in a hole; `None` if there is
-    /// none before the end of the last block. Block granularity; dirty blocks count as data.
+    /// none before the end of the last block. Block granularity. A dirty block of zeros counts as the hole that compression will
+    /// make of it, every other dirty block as data.
     pub fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
         let r = self.reader();
+        let makes_holes = self.makes_holes();
         let (s, size, maxblkid, over) = {
             let i = self.read_lock();
             let mut dirty = RangeSet::new();
@@ -417,8 +430,12 @@ impl Dnode {
                     freed.insert(a, b);
                 }
             }
-            for k in i.bufs.keys() {
-                dirty.insert(*k, k + 1);
+            for (k, b) in &i.bufs {
+                let over = match makes_holes && b.data.is_zero() {
+                    true => &mut freed,
+                    false => &mut dirty,
+                };
+                over.insert(*k, k + 1);
             }
             (
                 i.s.clone(),

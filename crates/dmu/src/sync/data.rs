@@ -69,7 +69,7 @@ impl Objset {
             if !job.f.allocated {
                 continue;
             }
-            let shape = Self::shape(job);
+            let shape = job.f.shape();
             let spec = p.spec(&shape, job.f.obj_type, 0, false);
             for TakenBlock {
                 blkid,

@@ -205,6 +205,48 @@ fn truncate_zeroes_what_it_cut() {
     }
 }
 
+/// Before a txg has written them, and after: programs that look for holes in what was mapped see the same either way.
+#[test]
+fn zeros_that_compression_makes_holes_of_are_holes_at_once() {
+    for compression in [disk::Compression::LZ4, disk::Compression::OFF] {
+        let fs = Fs::new();
+        let policy = dmu::WritePolicy {
+            compress: compression,
+            ..dmu::WritePolicy::default()
+        };
+        fs.rig.os.set_policy(policy);
+        const B: u64 = 128 << 10;
+        let f = fs.file("f", &vec![1; 8 * B as usize]);
+        let seek = |at, data| fs.zfs.seek(&f, at, data).ok();
+        fs.rig.sync();
+        // Over data, in one piece and in several, and behind the end.
+        fs.put(&f, B, &vec![0; B as usize]);
+        for at in 0..32 {
+            fs.put(&f, 4 * B + at * 4096, &[0; 4096]);
+        }
+        fs.put(&f, 10 * B, &[2; 10]);
+        fs.put(&f, 9 * B, &vec![0; B as usize]);
+        let holes = |on: &[(u64, u64)]| {
+            let (mut at, mut found) = (0, Vec::new());
+            while let Some(hole) = seek(at, false).filter(|h| *h < 10 * B + 10) {
+                at = seek(hole, true).unwrap();
+                found.push((hole / B, at / B));
+            }
+            assert_eq!(found, on);
+        };
+        let want: &[(u64, u64)] = match compression {
+            disk::Compression::OFF => &[(8, 9)],
+            _ => &[(1, 2), (4, 5), (8, 10)],
+        };
+        holes(want);
+        fs.rig.sync();
+        holes(want);
+        // Data again.
+        fs.put(&f, B + 5, &[3]);
+        assert_eq!(seek(B, true), Some(B));
+    }
+}
+
 #[test]
 fn holes() {
     let fs = Fs::new();

@@ -209,6 +209,9 @@ pub trait Mount: Send + Sync {
     /// it; unsupported, if it [`Mount::is_fixed`].
     fn remount(&self, options: &MountOptions) -> Result<()>;
 
+    /// Properties changed: snapshots are seen with, or as, another file system.
+    fn follow_snapdir(&self) {}
+
     /// Fails what waits for it and takes it from its place, without waiting for anything.
     fn tear_down(&self) -> Result<()>;
 

@@ -271,6 +271,7 @@ impl Mounted {
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
         let (p, options) = wanted(pool, self, &self.temporary(), !self.mount.is_fixed())?;
         self.follow(pool, p, !self.zfs().props().readonly);
+        self.mount.follow_snapdir();
         let mut told = self.options.acquire();
         if told.same_for_kernel(&options) {
             return Ok(());

@@ -517,9 +517,9 @@ static SUBS: &[Sub] = &[
             "With a directory the mountpoint and canmount properties do not matter: so file systems \
              are mounted whose mountpoint is legacy or none, and snapshots, which are read-only.",
             "Snapshots need no mounting to be looked at: they are in .zfs/snapshot in the root of \
-             their file system (see snapdir in zfsprops(7)), opened when somebody looks into them. They are part of the mount \
-             of their file system: st_dev is the same, inode numbers are different ones, and \
-             find(1), du(1) and cp(1) see different files, no links and no loops. .zfs/volumes has \
+             their file system (see snapdir in zfsprops(7)), opened when somebody looks into them. st_dev is one for all of them: \
+             that of the file system, or, where root mounts and snapdir is visible, that of .zfs, which is a mount of its own then. Inode numbers are \
+             different ones, and find(1), du(1) and cp(1) see different files, no links and no loops. .zfs/volumes has \
              the volumes that lie directly below the file system, and their snapshots, as \
              read-only files.",
         ],

@@ -1,5 +1,6 @@
 //! The trait `Door` of `admin` implemented with FUSE mounts.
 
+use crate::snapdir_mount::SnapdirMount;
 use crate::snapshots::OfMount;
 use admin::{door, values, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::{CondvarExt, MutexExt};
@@ -7,7 +8,7 @@ use base::{bail, Cause, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::holders::{self, Holders};
 use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
-use fuse_zpl::{Adapter, Caching, Ctldir, Ending, Fresh, Left, Written};
+use fuse_zpl::{Adapter, Caching, Ctldir, Ending, Fresh, Left, Snapdir, Written};
 use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,12 @@ pub struct FuseMount {
     /// What got lost at the end, in words.
     lost: Mutex<Option<String>>,
     place_owner: Option<u32>,
+    /// The mount of its `.zfs`, if that is one of its own.
+    snapdir: Mutex<Option<SnapdirMount>>,
+    /// How the kernel's requests come, and what holds for access control lists.
+    config: Config,
+    /// As the kernel has them.
+    options: Mutex<fuse::MountOptions>,
     /// The daemon itself ends it.
     leaving: Arc<AtomicBool>,
     /// It goes by force: system calls on it that wait for commands end.
@@ -225,6 +232,9 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         notifier: m.notifier.clone(),
         lost: Mutex::default(),
         place_owner: place.owner(),
+        snapdir: Mutex::default(),
+        config: m.config.clone(),
+        options: Mutex::new(kernel),
         leaving: m.leaving.clone(),
         forced: m.forced.clone(),
         mount,
@@ -245,6 +255,9 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
     // The session cannot end while it is mounted; it may have, had somebody unmounted it since.
     if *m.ended.0.acquire() {
         ask.entry.remove_mount(still.object);
+    }
+    if let Some(again) = ask.entry.mounted(still.object) {
+        again.mount.follow_snapdir();
     }
     Ok(())
 }
@@ -271,7 +284,7 @@ impl FuseDoor {
             config.max_readahead = 0;
         }
         mount.set_read_ahead(config.max_readahead);
-        let session = Session::new(adapter.clone(), fd, config);
+        let session = Session::new(adapter.clone(), fd, config.clone());
         let title = name.clone();
         session.tell_carried(move |how| {
             crate::log::info(&format!("{title}: requests come over {how}"))
@@ -299,6 +312,9 @@ impl FuseDoor {
             notifier,
             lost: Mutex::default(),
             place_owner: place.owner(),
+            snapdir: Mutex::default(),
+            config: config.clone(),
+            options: Mutex::new(for_kernel(&name, &options)),
             leaving: Arc::default(),
             forced,
             ended: ended.clone(),
@@ -312,6 +328,7 @@ impl FuseDoor {
             options,
         );
         entry.add_mount(mounted.clone());
+        let own = mounted.clone();
         let admin = Arc::downgrade(m.admin);
         let entry2 = entry.clone();
         std::thread::Builder::new()
@@ -344,6 +361,7 @@ impl FuseDoor {
                 }
             })
             .map_err(Error::from)?;
+        own.mount.follow_snapdir();
         Ok(())
     }
 }
@@ -450,6 +468,7 @@ impl FuseMount {
         } else {
             Unmount::Normal
         };
+        self.end_snapdir(force)?;
         self.leaving.store(true, Ordering::SeqCst);
         let staying = Staying(&self.leaving);
         let going = force.then(|| {
@@ -466,19 +485,13 @@ impl FuseMount {
                     self.ds.full_name()
                 ));
             }
-            r => r.map_err(|e| {
-                let why = match e.kind {
-                    Kind::Busy => format!(
-                        "pool or dataset is busy{}",
-                        told(&holders::of(&[self.mount.device()]))
-                    ),
-                    _ => e.to_string(),
-                };
-                Error::sentence(
-                    e.kind,
-                    format!("cannot unmount '{}': {why}", self.path.display()),
-                )
-            })?,
+            Err(e) => {
+                drop((staying, going));
+                let why = self.refused(e, &self.mount);
+                self.follow_snapdir();
+                return Err(why);
+            }
+            Ok(()) => {}
         }
         staying.gone();
         if let Some(going) = going {
@@ -488,6 +501,43 @@ impl FuseMount {
             self.session.stop();
         }
         Ok(())
+    }
+
+    /// Why it cannot be unmounted; `busy` is the mount that is in use.
+    fn refused(&self, e: Error, busy: &fuse::Mount) -> Error {
+        let why = match e.kind {
+            Kind::Busy => format!(
+                "pool or dataset is busy{}",
+                told(&holders::of(&[busy.device()]))
+            ),
+            _ => e.to_string(),
+        };
+        let text = format!("cannot unmount '{}': {why}", self.path.display());
+        Error::sentence(e.kind, text)
+    }
+
+    /// Ends the mount of `.zfs`, which would keep the one below it busy.
+    ///
+    /// Errors: busy, if something in it is in use.
+    fn end_snapdir(&self, force: bool) -> Result<()> {
+        let mut snapdir = self.snapdir.acquire();
+        let Some(m) = &*snapdir else { return Ok(()) };
+        match m.end(force) {
+            // By force it goes with what it lies in.
+            Err(e) if !force => return Err(self.refused(e, m.mounted())),
+            _ => {}
+        }
+        *snapdir = None;
+        Ok(())
+    }
+
+    /// Whether `.zfs` is to be a mount of its own. What an ordinary user mounts has it in its own: the helper that mounts for
+    /// these may not enter the mount of the file system.
+    fn wants_snapdir(&self) -> bool {
+        !self.ds.is_snapshot()
+            && !self.mount.by_helper()
+            && self.ctl.mode() == Snapdir::Visible
+            && !self.leaving.load(Ordering::SeqCst)
     }
 
     /// Takes what the kernel keeps of written data, before the connection is aborted. What could not
@@ -619,23 +669,61 @@ impl Mount for FuseMount {
     }
 
     fn remount(&self, options: &MountOptions) -> Result<()> {
-        self.mount
-            .remount(&for_kernel(&self.ds.full_name(), options))
+        let options = for_kernel(&self.ds.full_name(), options);
+        self.mount.remount(&options)?;
+        *self.options.acquire() = options.clone();
+        match &*self.snapdir.acquire() {
+            Some(m) => m.remount(options),
+            None => Ok(()),
+        }
+    }
+
+    fn follow_snapdir(&self) {
+        let wanted = self.wants_snapdir();
+        let mut snapdir = self.snapdir.acquire();
+        match (&*snapdir, wanted) {
+            (None, true) => {
+                let Some(adapter) = self.adapter.upgrade() else {
+                    return;
+                };
+                let options = self.options.acquire().clone();
+                match SnapdirMount::mount(&adapter, &self.path, options, &self.config) {
+                    Ok(new) => *snapdir = Some(new),
+                    Err(e) => crate::log::warn(&format!(
+                        "{}: its .zfs stays in the same file system: {e}",
+                        self.ds.full_name()
+                    )),
+                }
+            }
+            (Some(m), false) => match m.end(false) {
+                Ok(()) => *snapdir = None,
+                // It follows when it is unmounted.
+                Err(e) => crate::log::warn(&format!("{}: {e}", self.ds.full_name())),
+            },
+            _ => {}
+        }
     }
 
     fn tear_down(&self) -> Result<()> {
         self.leaving.store(true, Ordering::SeqCst);
         self.forced.store(true, Ordering::SeqCst);
-        // What cannot be reached cannot be unmounted, but nothing must wait for it any more.
-        self.mount.unmount(Unmount::Force).inspect_err(|_| {
+        // What cannot be reached cannot be unmounted, but nothing must wait for it any more. What lies in it goes with it.
+        let done = self.mount.unmount(Unmount::Force).inspect_err(|_| {
             self.mount.abort();
-        })
+        });
+        if let Some(m) = &*self.snapdir.acquire() {
+            m.abort();
+        }
+        done
     }
 
     fn abort(&self) {
         self.leaving.store(true, Ordering::SeqCst);
         self.forced.store(true, Ordering::SeqCst);
         self.mount.abort();
+        if let Some(m) = &*self.snapdir.acquire() {
+            m.abort();
+        }
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -19,11 +19,12 @@ mod privilege_tests;
 mod process;
 mod requests;
 mod scripts;
+mod snapdir_mount;
 mod snapshots;
 mod startup;
 mod transport;
-
 mod unimported;
+
 use base::{Kind, Result};
 use options::{Asked, Options};
 use std::path::Path;
@@ -47,13 +48,13 @@ fn main() -> ExitCode {
         fuse::serve_paths();
         return ExitCode::SUCCESS;
     }
-    let child = startup::is_background_child();
     let first = std::env::args_os().nth(1);
     if first.is_some_and(|a| a == control::unimported::ARGUMENT) {
         let words = std::env::args_os().skip(2);
         let words: Vec<String> = words.map(|a| a.to_string_lossy().into_owned()).collect();
         return unimported::read(&words);
     }
+    let child = startup::is_background_child();
     if child {
         env_linux::close_inherited();
     }

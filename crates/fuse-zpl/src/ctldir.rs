@@ -7,9 +7,9 @@
 //! while. Node ids say everything needed to open it again, so nothing is kept for what the kernel
 //! merely remembers.
 //!
-//! Since `st_dev` is that of the file system, `st_ino` is not the object number: the snapshot is
-//! mixed in, so that programs never take a file for its snapshot, nor the root of a snapshot for a
-//! loop in the tree.
+//! `st_dev` is the same for all snapshots, and that of the file system as long as `.zfs` is not mounted itself
+//! (`control_mount.rs`). So `st_ino` is not the object number: the snapshot is mixed in, so that programs never
+//! take a file for its snapshot, nor the root of a snapshot for a loop in the tree.
 
 use crate::convert::attr_out;
 use crate::snapshots::{Content, Key, Snapdir, Snapshots, Volume};

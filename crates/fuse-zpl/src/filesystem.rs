@@ -27,6 +27,7 @@ impl Filesystem for Adapter {
     }
 
     fn destroy(&self) {
+        self.control.end();
         self.lists.acquire().clear();
         self.ctl.close_all();
         self.nodes.clear();

@@ -11,7 +11,7 @@
 //!
 //! Start reading at `filesystem.rs`: what each request turns into. `adapter.rs` has what all of them need,
 //! `attributes.rs`, `data.rs` and `directories.rs` the requests that take more than a line; `ctldir.rs` is
-//! `.zfs`, `nodes.rs` the ids, `swap.rs` the suspension of a mounted file system.
+//! `.zfs`, `control_mount.rs` the same as a file system of its own, `nodes.rs` the ids, `swap.rs` the suspension of a mounted file system.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -20,6 +20,7 @@ mod adapter;
 mod admission;
 mod attributes;
 mod caching;
+mod control_mount;
 mod convert;
 mod ctldir;
 mod data;
@@ -37,6 +38,7 @@ mod writers;
 
 pub use adapter::Adapter;
 pub use caching::Caching;
+pub use control_mount::ControlMount;
 pub use ctldir::Ctldir;
 pub use fresh::Fresh;
 pub use nodes::set_limit;

@@ -478,3 +478,121 @@ os.close(fd)
         assert_eq!(stored, compression == "off", "{compression}: {blocks}");
     }
 }
+
+/// With `snapdir=visible`, where root mounts: `.zfs` has a device number of its own, and otherwise it is what it was.
+#[test]
+fn programs_that_stay_on_one_file_system_leave_visible_snapshots_out() {
+    let Some(rig) = Rig::as_root("everyday-snapdir") else {
+        return;
+    };
+    let (mut rig, mnt) = rig.with_tank(256 << 20);
+    rig.zfs(&["create", "tank/a"]);
+    let at = mnt.join("a").display().to_string();
+    rig.sh(&format!("mkdir {at}/d; seq 50000 > {at}/d/kept"));
+    rig.zfs(&["snapshot", "tank/a@one"]);
+    rig.sh(&format!("echo new > {at}/d/young"));
+    rig.zfs(&["snapshot", "tank/a@two"]);
+    let devices = |rig: &Rig| {
+        let said = rig.sh(&format!(
+            "stat -c %d {at} {at}/.zfs {at}/.zfs/snapshot/one/d/kept"
+        ));
+        let all: Vec<String> = said.lines().map(str::to_string).collect();
+        (all[0] == all[1], all[1] == all[2])
+    };
+    assert_eq!(devices(&rig), (true, true));
+    // Of the parent: its children follow.
+    rig.zfs(&["set", "snapdir=visible", "tank"]);
+    assert_eq!(devices(&rig), (false, true));
+    let stays = |rig: &Rig| {
+        let found = rig.sh(&format!("cd {at}; find . -xdev | sort"));
+        assert_eq!(found, ".\n./.zfs\n./d\n./d/kept\n./d/young\n");
+        let archived = rig.sh(&format!(
+            "cd {at}; tar --one-file-system -cf - . 2>&- | tar -t | sort"
+        ));
+        assert_eq!(archived, "./\n./.zfs/\n./d/\n./d/kept\n./d/young\n");
+        let used = |options: &str| -> u64 {
+            let said = rig.sh(&format!("du -s --apparent-size -k {options} {at}"));
+            said.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let (one, all) = (used("-x"), used(""));
+        assert!(one < 400 && all > 3 * one - 100, "{one} {all}");
+        let rsync = rig.path().join("copy");
+        if rig.try_run("rsync", &["--version"]).status.success() {
+            rig.sh(&format!(
+                "rsync -ax {at}/ {0}; cd {0}; test ! -e .zfs/snapshot; rm -r {0}",
+                rsync.display()
+            ));
+        }
+    };
+    stays(&rig);
+    // It is what it was.
+    rig.sh(&format!(
+        "cmp {at}/d/kept {at}/.zfs/snapshot/two/d/kept; test ! -e {at}/.zfs/snapshot/one/d/young"
+    ));
+    rig.sh(&format!(
+        "mkdir {at}/.zfs/snapshot/three; mv {at}/.zfs/snapshot/three {at}/.zfs/snapshot/3"
+    ));
+    assert!(rig
+        .zfs(&["list", "-H", "-o", "name", "-t", "snapshot", "tank/a"])
+        .contains("tank/a@3"));
+    rig.sh(&format!(
+        "rmdir {at}/.zfs/snapshot/3; test ! -e {at}/.zfs/snapshot/3"
+    ));
+    for line in [
+        format!("echo x > {at}/.zfs/x"),
+        format!("chmod 700 {at}/.zfs/snapshot/one/d"),
+        format!("touch {at}/.zfs/snapshot/one/d/kept"),
+    ] {
+        let said = rig.try_run("sh", &["-c", &line]);
+        assert!(
+            !said.status.success() && said.err.contains("Read-only file system"),
+            "{line}: {}",
+            said.err
+        );
+    }
+    assert_eq!(
+        rig.sh(&format!("ls -a {at}/.zfs/snapshot")),
+        ".\n..\none\ntwo\n"
+    );
+    // Rollback, and a stream into it, go on under it.
+    rig.zfs(&["rollback", "tank/a@two"]);
+    stays(&rig);
+    // Who is in a snapshot keeps the file system from being unmounted, and is named.
+    let mut inside = std::process::Command::new("sleep")
+        .arg("600")
+        .current_dir(format!("{at}/.zfs/snapshot/one"))
+        .spawn()
+        .unwrap();
+    let busy = rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    assert!(
+        busy.contains("pool or dataset is busy") && busy.contains("sleep"),
+        "{busy}"
+    );
+    assert_eq!(devices(&rig), (false, true));
+    rig.zfs(&["unmount", "-f", "tank/a"]);
+    assert!(!PathBuf::from(&at).join(".zfs").exists());
+    let _ = inside.kill();
+    let _ = inside.wait();
+    rig.zfs(&["mount", "tank/a"]);
+    stays(&rig);
+    // The same where the file system itself is in use: `.zfs` is back at its place.
+    let held = fs::File::open(format!("{at}/d/kept")).unwrap();
+    rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    stays(&rig);
+    drop(held);
+    // Killed, and started again.
+    rig.kill();
+    rig.start();
+    stays(&rig);
+    rig.zfs(&["set", "snapdir=hidden", "tank"]);
+    assert_eq!(devices(&rig), (true, true));
+    assert_eq!(rig.sh(&format!("ls -A {at}")), "d\n");
+    rig.zfs(&["set", "snapdir=visible", "tank/a"]);
+    stays(&rig);
+    rig.zfs(&["rename", "tank/a", "tank/b"]);
+    let seen = rig.sh(&format!("find {}/b -xdev -name kept", mnt.display()));
+    assert_eq!(seen.lines().count(), 1, "{seen}");
+    rig.zpool(&["export", "tank"]);
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!table.contains(mnt.to_str().unwrap()), "{table}");
+}

@@ -6,6 +6,7 @@
 //! 3. Whoever works through [`Head::enter`] sees one object set from beginning to end.
 
 use crate::values;
+use base::mutation::{mutated, Mutation};
 use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{bail, Kind, Result};
 use disk::feature::guid;
@@ -227,6 +228,9 @@ impl Head {
                 Ok(suspended)
             }
             Err(e) => {
+                if mutated(Mutation::NewLogBelieved) {
+                    self.pool.close_dataset(self.object);
+                }
                 suspended.reopen()?;
                 suspended.head.opened().start()?;
                 Err(e)

@@ -6,6 +6,7 @@ use admin::pools::agent::Agent;
 use admin::pools::{self, devices};
 use admin::{Admin, DeviceUse, Head, PoolEntry, Process};
 use api::{PoolCreate, VdevClass, VdevKind, VdevSpec};
+use base::mutation::{mutate, Mutation};
 use base::{Kind, Result};
 use env_sim::MemDisk;
 use pool::Tunables;
@@ -237,10 +238,9 @@ fn the_fault_agent_waits_for_the_txg_that_the_errors_are_of() {
     assert_eq!(w.state("/dev/b"), State::Healthy);
 }
 
-/// A head that cannot be settled, since the pool waits for its devices, is open again: an fsync there does not answer for what
-/// waits.
-#[test]
-fn a_head_that_cannot_be_settled_promises_nothing_that_waits() {
+/// The devices refuse writes, and a head with a file `a` that waits for its txg cannot be settled. What an fsync of the file answers
+/// then.
+fn promised_of_what_waits(mistake: Option<Mutation>) -> (World, Result<()>) {
     let w = World::new();
     let entry = w.entry();
     let pool = entry.pool.clone();
@@ -259,17 +259,32 @@ fn a_head_that_cannot_be_settled_promises_nothing_that_waits() {
     w.refuse();
     let again = head.clone();
     ends("the suspension of the head", move || {
+        mutate(mistake);
         assert!(again.suspend().is_err(), "the devices refuse the txg");
     });
     assert!(pool.suspended().is_some());
-    let again = head.clone();
     let promised = ends("the fsync", move || {
-        let zfs = again.zfs();
+        let zfs = head.zfs();
         let z = zfs.lookup(&zfs.root()?, b"a", &zpl::Cred::root())?;
         zfs.fsync(Some(&z))
     });
+    (w, promised)
+}
+
+#[test]
+fn a_new_log_that_answers_for_what_waits_is_found() {
+    let (_w, promised) = promised_of_what_waits(Some(Mutation::NewLogBelieved));
+    promised.unwrap();
+}
+
+/// A head that cannot be settled, since the pool waits for its devices, is open again: an fsync there does not answer for what
+/// waits.
+#[test]
+fn a_head_that_cannot_be_settled_promises_nothing_that_waits() {
+    let (w, promised) = promised_of_what_waits(None);
     assert!(promised.is_err(), "nothing of it is on a disk");
     w.mend();
+    let (head, cred) = (w.head(), zpl::Cred::root());
     let zfs = head.zfs();
     let z = zfs.lookup(&zfs.root().unwrap(), b"a", &cred).unwrap();
     zfs.fsync(Some(&z)).unwrap();

@@ -118,10 +118,20 @@ pub enum Mutation {
     WaitersBelieved,
     /// The table of clones of a vdev that grows is read again, without what the txg has changed.
     TableReadAgain,
+    /// A log block that its device failed to write or to flush counts as stable.
+    DeadLogBelieved,
+    /// No mark is made for an object of which a txg gives up changes, so that fsync succeeds.
+    LossUnmarked,
+    /// A head that cannot be settled gets a new log, for which the changes that wait are on disk.
+    NewLogBelieved,
+    /// A rollback, or the end of a receive, frees the log that a crash left behind in a txg of its own, before.
+    LeftLogFreedEarly,
+    /// An exchange of two names takes the pending writes of one file into the log.
+    ExchangeTakesOne,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 57] = [
+pub const MUTATIONS: [Mutation; 62] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -179,6 +189,11 @@ pub const MUTATIONS: [Mutation; 57] = [
     Mutation::HolesFilledAtOnce,
     Mutation::WaitersBelieved,
     Mutation::TableReadAgain,
+    Mutation::DeadLogBelieved,
+    Mutation::LossUnmarked,
+    Mutation::NewLogBelieved,
+    Mutation::LeftLogFreedEarly,
+    Mutation::ExchangeTakesOne,
 ];
 
 #[cfg(feature = "mutations")]

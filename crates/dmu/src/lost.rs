@@ -4,6 +4,7 @@
 //! ([`crate::sync`]), so the writer must hear of it elsewhere: each object has a mark, which the next
 //! fsync of it returns once.
 
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{Error, Kind};
 use std::collections::BTreeMap;
@@ -44,6 +45,9 @@ impl Lost {
 
     /// Something that was changed in the object is not on disk and never will be.
     pub fn lose(&self, object: u64, why: &Error) {
+        if mutated(Mutation::LossUnmarked) {
+            return;
+        }
         let mut marks = self.marks.acquire();
         marks.entry(object).or_insert_with(|| why.to_string());
         self.any.store(true, Ordering::Release);

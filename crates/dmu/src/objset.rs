@@ -8,6 +8,7 @@ use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
 use crate::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT};
+use base::mutation::{mutated, Mutation};
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Cause, Error, Kind, PerTxg, Result, Txg};
 use codec::crypt::DatasetKey;
@@ -930,6 +931,9 @@ impl Objset {
 
     /// The newest txg with changes of this set that are not on disk; [`Txg::NONE`] if there are none.
     pub fn newest_dirty(&self) -> Txg {
+        if mutated(Mutation::NewLogBelieved) {
+            return Txg::NONE;
+        }
         let open = self.dmu.open_txg();
         let mut in_flight = (0..3).map(|n| open.before(n));
         in_flight

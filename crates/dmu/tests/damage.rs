@@ -1,6 +1,7 @@
 //! Blocks of a file's tree that cannot be read: the caller gets an error, the txg goes on, and
 //! nothing that is still referred to is freed.
 
+use base::mutation::{mutate, Mutation};
 use base::Error;
 use disk::{os_type, BlkPtr, DnodePhys, ObjType};
 use dmu::testing::Rig;
@@ -261,6 +262,28 @@ fn a_write_over_part_of_a_block_that_is_spoilt_meanwhile_is_told() {
     rig.sync();
     rig.sync();
     assert!(rig.os.take_lost(bad).is_none());
+}
+
+/// Whether fsync hears of a write that a txg gives up.
+fn hears(mistake: Option<Mutation>) -> bool {
+    let rig = rig();
+    let (bad, _) = file(&rig, 1);
+    let rig = rig.reopen();
+    let t = tree(&rig, bad);
+    let dn = rig.os.hold(bad).unwrap();
+    dn.check_edges(BLOCK + 5, 10).unwrap();
+    dn.write(&rig.tx(), BLOCK + 5, &b"0123456789"[..]).unwrap();
+    ruin(&rig, &t[&(0, 1)]);
+    mutate(mistake);
+    rig.sync();
+    mutate(None);
+    rig.os.take_lost(bad).is_some()
+}
+
+#[test]
+fn a_txg_that_gives_up_changes_without_a_mark_is_found() {
+    assert!(hears(None));
+    assert!(!hears(Some(Mutation::LossUnmarked)));
 }
 
 /// What the pool itself needs is never committed with a hole.

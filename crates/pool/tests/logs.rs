@@ -62,6 +62,13 @@ impl World {
         &self.disks[1]
     }
 
+    /// It fails to flush, to write, or answers nothing any more.
+    fn fail_log(&self, how: usize) {
+        let disk = self.log_disk();
+        let fails = [&disk.fail_flush, &disk.fail_writes, &disk.dead];
+        fails[how].store(true, Relaxed);
+    }
+
     /// Bytes of the log device in use.
     fn logged_there(&self) -> u64 {
         let stats = self.pool().space.stats();
@@ -152,12 +159,7 @@ impl World {
 fn a_log_that_fails_is_done_without() {
     for how in 0..3 {
         let mut w = World::new();
-        let disk = w.log_disk();
-        match how {
-            0 => disk.fail_flush.store(true, Relaxed),
-            1 => disk.fail_writes.store(true, Relaxed),
-            _ => disk.dead.store(true, Relaxed),
-        }
+        w.fail_log(how);
         assert!(!w.write(), "{how}: a failed log is no promise");
         w.survive(false, true).unwrap();
         for _ in 0..4 {
@@ -175,6 +177,21 @@ fn a_log_that_fails_is_done_without() {
         assert!(w.write(), "{how}: it is logged in the pool");
         assert_eq!(w.logged_there(), 0);
         w.survive(false, true).unwrap();
+    }
+}
+
+/// An fsync whose log block was not written, or not flushed, and which answers all the same.
+#[test]
+fn a_failed_log_that_is_believed_is_found() {
+    for how in 0..3 {
+        let mut w = World::new();
+        w.fail_log(how);
+        mutate(Some(Mutation::DeadLogBelieved));
+        let promised = w.write();
+        mutate(None);
+        assert!(promised, "{how}");
+        let e = w.survive(false, true).unwrap_err();
+        assert_eq!(e.kind, Kind::NotFound, "{how}: {e}");
     }
 }
 
@@ -402,4 +419,50 @@ fn grown(mistake: Option<Mutation>) -> (u64, u64) {
 fn a_vdev_that_grows_keeps_what_the_txg_has_changed_of_its_clones() {
     assert_eq!(grown(None), (0, 0));
     assert_ne!(grown(Some(Mutation::TableReadAgain)), (0, 0));
+}
+
+/// Two files with unsynced content exchange their names, and another file is synced. After a power cut: whether both contents
+/// are where they belong.
+fn exchanged(mistake: Option<Mutation>) -> bool {
+    let layout = Layout::new(GroupKind::Single, 1);
+    let (disks, pool) = rig::create(&layout, 7);
+    let fs = rig::mount(&pool, &layout).unwrap();
+    let (root, cred) = (fs.zfs.root().unwrap(), zpl::Cred::root());
+    let make = |name: &str, byte: u8| {
+        let new = zpl::New::file(0o100644, 0);
+        let z = fs.zfs.create(&root, name.as_bytes(), &new, &cred).unwrap();
+        fs.zfs.fsync(Some(&z)).unwrap();
+        fs.zfs
+            .write(&z, 0, &[byte; 5000], Default::default())
+            .unwrap();
+        z
+    };
+    let other = make("other", 1);
+    fs.zfs.fsync(Some(&other)).unwrap();
+    let _both = [make("a", 2), make("b", 3)];
+    mutate(mistake);
+    let flags = zpl::rename_flags::EXCHANGE;
+    fs.zfs
+        .rename(&root, b"a", &root, b"b", flags, &cred)
+        .unwrap();
+    mutate(None);
+    fs.zfs.fsync(Some(&other)).unwrap();
+    let image: Vec<_> = disks.iter().map(|d| d.fork()).collect();
+    let (env, _) = rig::machine(&image, 5);
+    let config = vdev::discover(&env, &["d0".into()]).pools[0].config.clone();
+    let pool = rig::open(&image, &config, 8).unwrap();
+    let fs = rig::mount(&pool, &layout).unwrap();
+    let root = fs.zfs.root().unwrap();
+    let has = |name: &str, byte: u8| {
+        let z = fs.zfs.lookup(&root, name.as_bytes(), &cred).unwrap();
+        let mut b = vec![0; 5000];
+        fs.zfs.read(&z, 0, &mut b).unwrap() == 5000 && b.iter().all(|x| *x == byte)
+    };
+    has("a", 3) && has("b", 2)
+}
+
+#[test]
+fn an_exchange_that_takes_one_content_along_is_found() {
+    assert!(exchanged(None));
+    assert!(!exchanged(Some(Mutation::ExchangeTakesOne)));
 }

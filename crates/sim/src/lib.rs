@@ -16,6 +16,7 @@ pub mod found;
 pub mod gen;
 mod hash;
 pub mod keys;
+pub mod left_log;
 pub mod lineage;
 pub mod op;
 pub mod oracle;

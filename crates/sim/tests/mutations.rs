@@ -4,6 +4,7 @@
 use base::mutation::{mutate, Mutation};
 use sim::alike::AUDIT;
 use sim::check::{Care, BURST};
+use sim::left_log::{self, Way};
 use sim::op::Op;
 use sim::points::{self, Count, Effort, Script};
 use sim::rig::{Layout, MIB};
@@ -646,6 +647,44 @@ fn a_damaged_file_system_that_takes_the_others_along_is_found() {
 #[test]
 fn a_record_that_is_left_out_because_a_device_fails_is_found() {
     found(Mutation::ReplayDropsUnread, &|_| unread(BURST));
+}
+
+/// A log device fails some writes; fsync answers, and the plug is pulled.
+#[test]
+fn a_log_device_that_fails_and_is_believed_is_found() {
+    let lines = [
+        "create . a 644",
+        "write . a 0 3000 2",
+        "fsync . a",
+        "sync",
+        "fault 1 writeerrors 30",
+        "write . a 0 7000 4",
+        "fsync . a",
+        "cut 0 Lost 1",
+    ];
+    let t = Trace {
+        seed: 1,
+        layout: Layout {
+            slog: true,
+            ..layout(GroupKind::Single, 1)
+        },
+        ops: lines.iter().map(|l| l.parse().unwrap()).collect(),
+    };
+    let run = |_| match trace::replay(&t, &Extra::default()).finding {
+        Some(f) => Err(f),
+        None => Ok(()),
+    };
+    found(Mutation::DeadLogBelieved, &run);
+}
+
+#[test]
+fn a_log_that_is_freed_before_what_it_belongs_to_goes_is_found() {
+    for (kind, disks) in [(GroupKind::Single, 1), (GroupKind::Mirror, 2)] {
+        let l = layout(kind, disks);
+        for way in [Way::Back, Way::Received] {
+            found(Mutation::LeftLogFreedEarly, &|_| left_log::run(&l, way));
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::log::{IntentLog, Record, RenameKind};
 use crate::replay::ReplayData;
 use crate::zfs::Zfs;
+use base::mutation::{mutated, Mutation};
 use base::{Kind, Result, Txg};
 use disk::bytes::u64_at;
 use disk::zil::{Body, Record as Raw, WriteData};
@@ -157,7 +158,9 @@ impl IntentLog for ZilLog {
         } = rec
         {
             // The itx takes the content of one along.
-            self.zil.promote(other);
+            if !mutated(Mutation::ExchangeTakesOne) {
+                self.zil.promote(other);
+            }
         }
         match self.itx(&rec) {
             Some(i) => self.zil.log(tx.txg(), i),

@@ -418,6 +418,9 @@ fn go_back(
     if entry.pool.is_open(head) {
         return Err(ApiError::reason(Kind::Busy, "dataset is busy"));
     }
+    if mutated(Mutation::LeftLogFreedEarly) {
+        destroy::free_log(entry, head).map_err(|e| datasets::plain(e, &fs))?;
+    }
     let (of, short) = (head.clone(), short.to_string());
     let (command, target) = (r.command.clone(), r.snapshot.clone());
     let then = move |pool: &Pool, tx: &Tx| {

@@ -11,12 +11,13 @@ use super::{sent_name, words, Run};
 use crate::datasets::create::{self, Above};
 use crate::datasets::keys::{self, CryptProps, Prepared};
 use crate::datasets::rights;
-use crate::datasets::{self, parse, set, Answer};
+use crate::datasets::{self, destroy, parse, set, Answer};
 use crate::registry::PoolEntry;
 use crate::setters;
 use crate::streams::UnderWay;
 use crate::{cancel, errors};
 use api::ApiError;
+use base::mutation::{mutated, Mutation};
 use base::{Error, Kind, Result};
 use disk::stream::{begin_flag, feature, Begin, Record};
 use disk::NvList;
@@ -749,6 +750,9 @@ fn end_in_txg(
     let sealed = filled.sealed.cloned();
     if let Some(head) = &target.head {
         entry.close_in_ctldirs(head.object());
+        if mutated(Mutation::LeftLogFreedEarly) {
+            destroy::free_log(entry, head)?;
+        }
     }
     let who = rights::caller(run.admin, entry, run.peer);
     let who = who.map_err(|e| Error::new(Kind::from_errno(e.code), e.message))?;

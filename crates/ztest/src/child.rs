@@ -1,13 +1,14 @@
 //! A child process that does one pass, or one audit.
 
 use crate::acks::Acks;
+use crate::damage::{self, Part};
 use crate::desk::Desk;
 use crate::layout::{self, Fs};
 use crate::lives::{self, Lives};
 use crate::options::Options;
 use crate::refusals::Refusals;
 use crate::work::{Counts, Worker};
-use crate::{acks_file, Dice};
+use crate::{acks_file, unlucky, Dice};
 use base::sync::MutexExt;
 use base::{Kind, Result};
 use std::fs::OpenOptions;
@@ -28,8 +29,14 @@ pub const CHANGES: u64 = 2;
 const LIVES: usize = 2;
 
 pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
-    if job == "judge" {
-        return judge(o);
+    match job.split_once(',') {
+        None if job == "judge" => return judge(o),
+        None if job == "damaged" => return damage::judge(o).map_err(|e| e.to_string()),
+        Some(("unlucky", seed)) => {
+            let seed = seed.parse().map_err(|e| format!("seed {seed}: {e}"))?;
+            return unlucky::run(o, seed).map_err(|e| e.to_string());
+        }
+        _ => {}
     }
     let words: Vec<u64> = job.split(',').filter_map(|w| w.parse().ok()).collect();
     let [seed, millis, disks] = words[..] else {
@@ -46,9 +53,15 @@ fn judge(o: &Options) -> std::result::Result<(), String> {
     lives::judge(&pool)
 }
 
-/// Changes the pool's devices or file systems, or begins, pauses or stops a scan. `changing`: devices come, go and are replaced.
-fn change(desk: &Desk<'_>, changing: bool, dice: &mut Dice, stop: &AtomicBool) -> Result<()> {
-    match dice.below(12) {
+/// Changes the pool's devices or file systems, or begins, pauses or stops a scan. `changing`: devices come, go and are replaced; logs
+/// always do. `waits`: the pool waits for its devices now and then.
+fn change(
+    desk: &Desk<'_>,
+    (changing, waits): (bool, bool),
+    dice: &mut Dice,
+    stop: &AtomicBool,
+) -> Result<()> {
+    match dice.below(16) {
         0..=1 => desk.scan(dice),
         2..=3 if changing => desk.change_devices(dice),
         4 if changing => {
@@ -58,6 +71,7 @@ fn change(desk: &Desk<'_>, changing: bool, dice: &mut Dice, stop: &AtomicBool) -
                 false => desk.replace(dice, &stop),
             }
         }
+        5..=8 => desk.change_log(dice, waits),
         _ => desk.administer(dice),
     }
 }
@@ -86,9 +100,10 @@ fn administer(
     stop: &AtomicBool,
     fail: &dyn Fn(base::Error),
 ) {
+    let how = (changing, refusals.is_some());
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100 + dice.below(400)));
-        match unless_refused(refusals, || change(desk, changing, &mut dice, stop)) {
+        match unless_refused(refusals, || change(desk, how, &mut dice, stop)) {
             Err(e) if !matches!(e.kind, Kind::NoSpace | Kind::Quota) => {
                 fail(e.context("administration"));
             }
@@ -223,14 +238,25 @@ fn work(o: &Options, seed: u64, time: Duration, disks: u64) -> Result<()> {
     lives.rest()?;
     drop(lives);
     // Sometimes as if somebody had forgotten to end properly.
-    if dice.below(3) == 0 {
-        return Ok(());
+    if dice.below(2) == 0 {
+        return leave_damaged(&desk, &sets, &mut dice);
     }
     for fs in sets {
         desk.unmount(fs)?;
     }
     drop(pool);
     desk.end(dice.below(2) == 0)
+}
+
+/// Leaves a copy of the pool with one file system damaged, which another process judges.
+fn leave_damaged(desk: &Desk<'_>, sets: &[Fs], dice: &mut Dice) -> Result<()> {
+    let part = [Part::Root, Part::Properties][dice.below(2) as usize];
+    // The first one is that of the pool, without which there is no other.
+    let below = sets.get(1..).unwrap_or_default();
+    match below.get(dice.below(below.len() as u64) as usize) {
+        Some(fs) => damage::spoil(desk, fs, part).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Makes and destroys snapshots.

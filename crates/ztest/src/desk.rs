@@ -4,7 +4,8 @@ use crate::keys;
 use crate::layout::{self, Fs, Layout, TUNABLES};
 use crate::lives::Lives;
 use crate::options::Options;
-use crate::refusals::{self, Refusals};
+use crate::refusals::Refusals;
+use crate::troubles::{self, Troubles};
 use crate::Dice;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
@@ -19,7 +20,6 @@ use api::{
 use base::sync::MutexExt;
 use base::{bail, Kind, Result};
 use pool::Pool;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use vdev::GroupKind;
 
@@ -34,20 +34,20 @@ const USER: Peer = Peer {
 pub struct Desk<'a> {
     o: &'a Options,
     admin: Arc<Admin>,
-    /// All devices refuse what is written.
-    refuse: Arc<AtomicBool>,
+    troubles: Arc<Troubles>,
     agent: Mutex<Agent>,
 }
 
 impl<'a> Desk<'a> {
-    fn new(o: &'a Options) -> Desk<'a> {
-        let (env, refuse) = refusals::machine(env_linux::linux_env());
+    /// A process in which no pool is imported.
+    pub fn new(o: &'a Options) -> Desk<'a> {
+        let (env, troubles) = troubles::machine(env_linux::linux_env());
         let settings = alone::settings();
         let process = Alone::new(env.clone(), TUNABLES);
         let door = MemoryDoor::default();
         Desk {
             o,
-            refuse,
+            troubles,
             agent: Mutex::default(),
             admin: Admin::new(env, settings, Arc::new(door), Arc::new(process)),
         }
@@ -112,12 +112,24 @@ impl<'a> Desk<'a> {
 
     /// For a pass in which the devices refuse now and then.
     pub fn refusals(&self) -> Result<Refusals> {
-        Ok(Refusals::new(&self.pool()?, &self.refuse))
+        Ok(Refusals::new(&self.pool()?, &self.troubles))
+    }
+
+    /// What goes wrong with the devices.
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
     }
 
     /// Imports the pool that is on the images.
     pub fn import(o: &'a Options) -> Result<Desk<'a>> {
         let desk = Desk::new(o);
+        desk.find()?;
+        Ok(desk)
+    }
+
+    /// `zpool import`
+    pub fn find(&self) -> Result<()> {
+        let o = self.o;
         let images = layout::images(o);
         let ask = PoolImport {
             pool: o.pool.clone(),
@@ -132,11 +144,11 @@ impl<'a> Desk<'a> {
             command: format!("zpool import {}", o.pool),
             ..PoolImport::default()
         };
-        pools::import::import(&desk.admin, ROOT, ask, &|| false).map_err(told)?;
+        pools::import::import(&self.admin, ROOT, ask, &|| false).map_err(told)?;
         if let Some(g) = o.gang {
-            desk.pool()?.space.set_largest(g);
+            self.pool()?.space.set_largest(g);
         }
-        Ok(desk)
+        Ok(())
     }
 
     /// Lives of further file systems. `alone`: of one thread, that sees what it did.
@@ -163,7 +175,7 @@ impl<'a> Desk<'a> {
     }
 
     /// Full name of a file system; `None`: that of the pool.
-    fn full(&self, name: Option<&str>) -> String {
+    pub fn full(&self, name: Option<&str>) -> String {
         match name {
             None => self.o.pool.clone(),
             Some(name) => format!("{}/{name}", self.o.pool),
@@ -201,6 +213,18 @@ impl<'a> Desk<'a> {
         let full = self.full(Some(name));
         Commands(self.admin.clone()).create(&full, props)?;
         props.iter().try_for_each(|(n, v)| self.has(name, n, *v))
+    }
+
+    /// Properties that are too long for the pointer of the object that holds them: it has a block of its own.
+    fn note(&self, name: &str) -> Result<()> {
+        let full = self.full(Some(name));
+        let commands = Commands(self.admin.clone());
+        for prop in 1..3u32 {
+            let word = |n: u32| format!("{:08x}", n.wrapping_mul(2_654_435_761 + prop));
+            let text: String = (1..60).map(word).collect();
+            commands.set(&full, &format!("ztest:note{prop}"), &text)?;
+        }
+        Ok(())
     }
 
     fn has(&self, name: &str, prop: &str, value: u64) -> Result<()> {
@@ -387,7 +411,9 @@ pub fn create_pool(o: &Options, l: &Layout) -> Result<()> {
     layout::make_images(o, l)?;
     let desk = Desk::create(o, l)?;
     for n in 1..o.sets {
-        desk.create_fs(&format!("fs{n}"), &[])?;
+        let name = format!("fs{n}");
+        desk.create_fs(&name, &[])?;
+        desk.note(&name)?;
     }
     desk.end(false)
 }
@@ -425,9 +451,29 @@ pub mod tests {
         tried_on(name, &l, work, whole)
     }
 
+    /// The same with so many file systems.
+    pub fn on_pool_of(
+        name: &str,
+        l: &Layout,
+        sets: u64,
+        work: impl FnOnce(&Desk<'_>) -> Result<()>,
+    ) -> Result<()> {
+        tried_with(name, l, sets, work, false)
+    }
+
     fn tried_on(
         name: &str,
         l: &Layout,
+        work: impl FnOnce(&Desk<'_>) -> Result<()>,
+        whole: bool,
+    ) -> Result<()> {
+        tried_with(name, l, Options::default().sets, work, whole)
+    }
+
+    fn tried_with(
+        name: &str,
+        l: &Layout,
+        sets: u64,
         work: impl FnOnce(&Desk<'_>) -> Result<()>,
         whole: bool,
     ) -> Result<()> {
@@ -437,6 +483,8 @@ pub mod tests {
         let o = Options {
             folder: folder.clone(),
             size: 64 << 20,
+            sets,
+            threads: sets,
             ..Options::default()
         };
         create_pool(&o, l).unwrap();

@@ -91,8 +91,34 @@ pub fn image(o: &Options, top: u64, leaf: u64) -> PathBuf {
     o.folder.join(format!("{}.{top}.{leaf}.img", o.pool))
 }
 
+/// Log devices that a pool may have, one at a time.
+const LOGS: u64 = 2;
+
+/// The image of a log device.
+fn log_image(o: &Options, n: u64) -> PathBuf {
+    o.folder.join(format!("{}.log.{n}.img", o.pool))
+}
+
+/// Images of log devices, which are made where they are missing.
+pub fn logs(o: &Options) -> Result<Vec<PathBuf>> {
+    let paths: Vec<PathBuf> = (0..LOGS).map(|n| log_image(o, n)).collect();
+    for path in paths.iter().filter(|p| !p.exists()) {
+        let f = File::create_new(path).map_err(|e| named(path, &e))?;
+        f.set_len(o.size).map_err(|e| named(path, &e))?;
+    }
+    Ok(paths)
+}
+
 /// All images of the pool that are there.
 pub fn images(o: &Options) -> Vec<PathBuf> {
+    let logs = (0..LOGS).map(|n| log_image(o, n));
+    let mut out = disks(o);
+    out.extend(logs.filter(|p| p.exists()));
+    out
+}
+
+/// Those that are no logs.
+pub fn disks(o: &Options) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for top in 0.. {
         let before = out.len();

@@ -8,13 +8,17 @@
 mod acks;
 mod block;
 mod child;
+mod damage;
 mod desk;
 mod keys;
 mod layout;
 mod lives;
+mod logs;
 mod options;
 mod refusals;
 mod scans;
+mod troubles;
+mod unlucky;
 mod work;
 
 use options::{Options, USAGE};
@@ -86,6 +90,10 @@ struct Tally {
     pools: u64,
     passes: u64,
     kills: u64,
+    /// Imports while reads failed.
+    unlucky: u64,
+    /// Imports with a file system damaged.
+    damaged: u64,
 }
 
 fn parent(o: &Options, args: &[String]) -> Result<(), String> {
@@ -109,10 +117,13 @@ fn parent(o: &Options, args: &[String]) -> Result<(), String> {
         })?;
     }
     println!(
-        "ztest: {} pools, {} passes, {} kills, {} s: nothing lost, no fault found",
+        "ztest: {} pools, {} passes, {} kills, {} imports while reads failed, {} with a file system damaged, {} s: \
+         nothing lost, no fault found",
         tally.pools,
         tally.passes,
         tally.kills,
+        tally.unlucky,
+        tally.damaged,
         start.elapsed().as_secs()
     );
     Ok(())
@@ -188,6 +199,19 @@ fn one_pool(
                 tally.passes,
                 if kill { "killed" } else { "ended" }
             );
+        }
+        if damage::is_there(o) {
+            finish(
+                start(args, "damaged")?,
+                "the import with one file system damaged",
+            )?;
+            tally.damaged += 1;
+        }
+        // Where a disk rots, nothing makes up for another one that fails.
+        if kill && !decays && dice.below(2) == 0 {
+            let job = format!("unlucky,{}", dice.below(u64::MAX >> 12));
+            finish(start(args, &job)?, "the import while reads fail")?;
+            tally.unlucky += 1;
         }
         finish(start(args, "judge")?, "the walk over all blocks")?;
         if let Some(zdb) = &o.zdb {

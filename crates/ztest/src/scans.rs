@@ -29,7 +29,7 @@ enum Way {
 }
 
 /// Whether something is refused that another thread, or what the pool lacks, stands against.
-fn refused(e: &base::Error) -> bool {
+pub fn refused(e: &base::Error) -> bool {
     matches!(e.kind, Kind::Busy | Kind::NotFound | Kind::Exists)
 }
 
@@ -78,7 +78,7 @@ impl Desk<'_> {
     /// A path of an image that no device of the pool is on: one that left, or a new one.
     fn idle_image(&self, pool: &Pool) -> Result<String> {
         let used: Vec<String> = pool.tree.leaves().iter().filter_map(|l| l.path()).collect();
-        for image in layout::images(self.options()) {
+        for image in layout::disks(self.options()) {
             let path = layout::absolute(&image)?;
             if !used.contains(&path) {
                 return Ok(path);
@@ -91,6 +91,9 @@ impl Desk<'_> {
     fn any_leaf(pool: &Pool, dice: &mut Dice) -> Option<(Arc<Vdev>, Arc<Vdev>)> {
         let tops = pool.tree.tops();
         let top = tops.get(dice.below(tops.len() as u64) as usize)?;
+        if top.is_log() {
+            return None;
+        }
         let leaves = top.leaves();
         let leaf = leaves.get(dice.below(leaves.len() as u64) as usize)?;
         let whole = leaves

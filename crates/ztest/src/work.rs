@@ -199,6 +199,14 @@ impl Worker {
         counts: &Counts,
     ) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
+            self.steps(1, acks, dice, counts)?;
+        }
+        Ok(())
+    }
+
+    /// So many steps.
+    pub fn steps(&mut self, n: u64, acks: &Acks, dice: &mut Dice, counts: &Counts) -> Result<()> {
+        for _ in 0..n {
             let file = dice.below(FILES);
             match self.step(file, acks, dice, counts) {
                 Ok(()) => {}

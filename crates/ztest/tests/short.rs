@@ -44,6 +44,25 @@ fn nothing_is_lost_on_draids() {
     );
 }
 
+/// The seed is one with a single disk, whose first four passes are: an import while reads fail, a copy with damaged properties, another
+/// such import, a copy with a damaged root.
+#[test]
+fn nothing_is_lost_to_reads_that_fail_and_damage_stays_alone() {
+    let (ok, text) = run(
+        "ztest-imports",
+        &[
+            "-S", "7056", "-v", "1", "-T", "14", "-P", "2", "-t", "4", "-d", "2", "-k", "50",
+        ],
+    );
+    assert!(ok && text.contains("nothing lost"), "{text}");
+    for none in [
+        " 0 imports while reads failed",
+        " 0 with a file system damaged",
+    ] {
+        assert!(!text.contains(none), "{text}");
+    }
+}
+
 #[test]
 fn usage() {
     let (ok, text) = run("ztest-usage", &["-Q"]);

@@ -7,6 +7,7 @@
 //! `ZFS_FUSE_TEST_KILLS` (default 5) says how often the plug is pulled.
 #![forbid(unsafe_code)]
 
+mod administrator;
 pub mod faulty_disks;
 mod group;
 pub mod load;

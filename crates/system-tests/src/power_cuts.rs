@@ -1,7 +1,7 @@
 //! Lives of a pool on [`FaultyDisks`]: work, a power cut, judgement, and again.
 //!
-//! 1. While writers, a load and administrative commands are at work, the power is cut and the daemon
-//!    killed. What `fsync` or a command acknowledged is recorded outside the pool.
+//! 1. While writers, a load and an administrator ([`crate::administrator`]) are at work, the power is cut and the daemon
+//!    killed. What `fsync` or a command acknowledged is recorded outside the pool. A log device comes and goes in every layout.
 //! 2. The stable images are walked by OpenZFS's `zdb -e -p -bcc` and by ours, with logs as the cut
 //!    left them.
 //! 3. A new daemon imports the pool. Everything acknowledged must be there; what was under way may be
@@ -15,11 +15,11 @@
 //! meets. When it happens is up to the machine: a finding's images are kept with
 //! `ZFS_FUSE_TEST_KEEP`, and those repeat it.
 
+use crate::administrator::Admin;
 use crate::faulty_disks::{Cut, Fate, Fault, FaultyDisks, On, Trouble, EIO, ENOSPC};
 use crate::load::{disturb, Writer};
 use crate::{Dice, Rig};
-use std::collections::BTreeMap;
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -102,6 +102,8 @@ pub struct Outcome {
     pub dirty: u64,
     /// Rounds in which disks failed.
     pub faults: u64,
+    /// Rounds in which a command started a daemon that waited for disks without power.
+    pub abandoned: u64,
     pub findings: Vec<String>,
 }
 
@@ -111,6 +113,7 @@ impl Outcome {
         self.acknowledged += other.acknowledged;
         self.dirty += other.dirty;
         self.faults += other.faults;
+        self.abandoned += other.abandoned;
         self.findings.extend(other.findings);
     }
 }
@@ -142,7 +145,7 @@ pub fn live(plan: &Plan) -> Option<Outcome> {
         }
         disks.heal();
         disks.power_on();
-        rig.kill();
+        rig.kill_all();
     }
     let outcome = lock(&outcome).clone();
     Some(outcome)
@@ -161,6 +164,11 @@ struct Life<'a> {
     admin: Admin,
     dice: Dice,
 }
+
+/// How often is asked whether the administrator has come to an end.
+const TICK: Duration = Duration::from_millis(20);
+/// What has not ended so long after the cut waits for a daemon whose disks are off, if a command started one.
+const WITHOUT_POWER: Duration = Duration::from_secs(3);
 
 /// The disk that fails where there is redundancy: always the same, since what it misses stays
 /// missing.
@@ -204,9 +212,10 @@ impl<'a> Life<'a> {
     ) -> Life<'a> {
         let words: Vec<&str> = plan.layout.vdevs.split(' ').collect();
         let count = words.iter().filter(|w| **w == "DISK").count();
-        let paths = disks.disks(count, 256 << 20);
-        let has_log = words.contains(&"log");
-        let log = paths.last().filter(|_| has_log).map(|p| p.to_string());
+        // One more disk where no log is in the pool from the beginning.
+        let spare = usize::from(!words.contains(&"log"));
+        let paths = disks.disks(count + spare, 256 << 20);
+        let log = paths.last().expect("a disk").to_string();
         let mut paths = paths.into_iter();
         let mnt = rig.mnt();
         let mut args: Vec<String> = ["create", "-o", plan.layout.ashift, "-m"]
@@ -229,7 +238,7 @@ impl<'a> Life<'a> {
         let mut dice = Dice::new(plan.seed);
         let life = Life {
             writers: writers.collect(),
-            admin: Admin::new(dice.draw(), log),
+            admin: Admin::new(dice.draw(), log, mnt),
             dice,
             plan,
             disks,
@@ -271,13 +280,15 @@ impl<'a> Life<'a> {
         let mut admin = std::mem::take(&mut self.admin);
         let mut writers = std::mem::take(&mut self.writers);
         let mut cut: Option<Cut> = None;
+        let mut gone_wrong = None;
         let mut trouble = None;
         std::thread::scope(|s| {
             let (stop, mnt) = (&stop, &mnt);
+            let mut others = Vec::new();
             for w in &mut writers {
-                s.spawn(|| w.work(stop));
+                others.push(s.spawn(|| w.work(stop)));
             }
-            s.spawn(move || disturb(mnt, n, stop));
+            others.push(s.spawn(move || disturb(mnt, n, stop)));
             let rig = &*self.rig;
             let admin = &mut admin;
             let at_work = s.spawn(move || admin.work(rig, stop));
@@ -306,11 +317,25 @@ impl<'a> Life<'a> {
                 cut = Some(self.disks.cut(fate, &mut cut_dice));
             }
             // A command that finds no daemon starts one: it must have done so before the daemons
-            // are killed.
-            let _ = at_work.join();
+            // are killed. Such a daemon waits for disks that are off, and what asks it waits along.
+            let mut waited = Duration::ZERO;
+            let mut killed = false;
+            while !at_work.is_finished() || !others.iter().all(|o| o.is_finished()) {
+                std::thread::sleep(TICK);
+                waited += TICK;
+                if waited > WITHOUT_POWER {
+                    killed |= self.rig.kill_background();
+                    waited = Duration::ZERO;
+                }
+            }
+            lock(self.outcome).abandoned += u64::from(killed);
+            gone_wrong = at_work.join().err();
         });
         (self.admin, self.writers) = (admin, writers);
         self.rig.kill_all();
+        if let Some(panic) = gone_wrong {
+            resume_unwind(panic);
+        }
         let cut = cut.expect("a cut");
         let done = self.acknowledged() - before;
         {
@@ -407,156 +432,5 @@ impl<'a> Life<'a> {
             wrong.join("\n"),
             tail.join("\n")
         );
-    }
-}
-
-/// An administrator who remembers which commands were done.
-#[derive(Default)]
-struct Admin {
-    dice: Option<Dice>,
-    /// File systems and the value of their user property.
-    sets: BTreeMap<String, String>,
-    /// Of the pool.
-    comment: String,
-    /// File systems that the command under way touches.
-    doubtful: Vec<String>,
-    comment_doubtful: bool,
-    /// The disk that is a log now and then.
-    log: Option<String>,
-    next: u64,
-    done: u64,
-}
-
-impl Admin {
-    fn new(seed: u64, log: Option<String>) -> Admin {
-        Admin {
-            dice: Some(Dice::new(seed)),
-            log,
-            comment: "-".into(),
-            ..Admin::default()
-        }
-    }
-
-    fn draw(&mut self, n: u64) -> u64 {
-        self.dice.as_mut().map_or(0, |d| d.below(n))
-    }
-
-    fn work(&mut self, rig: &Rig, stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) && self.step(rig) {
-            self.doubtful.clear();
-            self.comment_doubtful = false;
-            self.done += 1;
-        }
-    }
-
-    /// Removes the log of the pool, or adds it if it is not there.
-    fn change_log(&self, rig: &Rig, log: &str) -> bool {
-        let zpool = |args: &[&str]| rig.try_run("zpool", args).status.success();
-        zpool(&["remove", "tank", log])
-            || zpool(&["add", "-f", "-o", "ashift=12", "tank", "log", log])
-    }
-
-    /// One command; whether it was done.
-    fn step(&mut self, rig: &Rig) -> bool {
-        let log = self.log.clone();
-        if let Some(log) = log.filter(|_| self.draw(3) == 0) {
-            return self.change_log(rig, &log);
-        }
-        let zfs = |args: &[&str]| rig.try_run("zfs", args).status.success();
-        self.next += 1;
-        let value = format!("v{}", self.next);
-        let setting = format!("test:n={value}");
-        let n = self.draw(self.sets.len() as u64) as usize;
-        let some = self.sets.keys().nth(n).cloned();
-        match (some, self.draw(8)) {
-            (Some(set), 0 | 1) => {
-                self.doubtful = vec![set.clone()];
-                let done = zfs(&["set", &setting, &set]);
-                if done {
-                    self.sets.insert(set, value);
-                }
-                done
-            }
-            (Some(set), 2) => {
-                let to = format!("tank/r{}", self.next);
-                self.doubtful = vec![set.clone(), to.clone()];
-                let done = zfs(&["rename", &set, &to]);
-                if done {
-                    let value = self.sets.remove(&set);
-                    self.sets.insert(to, value.unwrap_or_default());
-                }
-                done
-            }
-            (Some(set), 3 | 4) => {
-                self.doubtful = vec![set.clone()];
-                let done = zfs(&["destroy", &set]);
-                if done {
-                    self.sets.remove(&set);
-                }
-                done
-            }
-            (_, 5) => {
-                self.comment_doubtful = true;
-                let comment = format!("comment={value}");
-                let said = rig.try_run("zpool", &["set", &comment, "tank"]);
-                if said.status.success() {
-                    self.comment = value;
-                }
-                said.status.success()
-            }
-            _ => {
-                let set = format!("tank/a{}", self.next);
-                self.doubtful = vec![set.clone()];
-                let done = zfs(&["create", "-o", &setting, &set]);
-                if done {
-                    self.sets.insert(set, value);
-                }
-                done
-            }
-        }
-    }
-
-    /// What was done is there and nothing else is, except what was under way, which is then removed.
-    fn verify(&mut self, rig: &Rig) -> Result<(), String> {
-        let text = rig.zfs(&[
-            "get",
-            "-Hr",
-            "-o",
-            "name,value",
-            "-t",
-            "filesystem",
-            "test:n",
-            "tank",
-        ]);
-        let there: BTreeMap<&str, &str> = text.lines().filter_map(|l| l.split_once('\t')).collect();
-        let mut wrong = Vec::new();
-        let doubtful = std::mem::take(&mut self.doubtful);
-        for (set, value) in &self.sets {
-            let have = there.get(set.as_str());
-            if !doubtful.contains(set) && have != Some(&value.as_str()) {
-                wrong.push(format!("{set}: test:n is {have:?} instead of {value}"));
-            }
-        }
-        for set in there.keys().map(|s| s.to_string()) {
-            let known =
-                ["tank", "tank/small"].contains(&set.as_str()) || self.sets.contains_key(&set);
-            if doubtful.contains(&set) {
-                rig.zfs(&["destroy", &set]);
-            } else if !known {
-                wrong.push(format!("{set}: was destroyed or never made"));
-            }
-        }
-        doubtful.iter().for_each(|d| drop(self.sets.remove(d)));
-        let comment = rig.zpool(&["get", "-H", "-o", "value", "comment", "tank"]);
-        let comment = comment.trim();
-        if std::mem::take(&mut self.comment_doubtful) {
-            self.comment = comment.into();
-        } else if comment != self.comment {
-            wrong.push(format!("comment is {comment} instead of {}", self.comment));
-        }
-        match wrong.is_empty() {
-            true => Ok(()),
-            false => Err(wrong.join("\n")),
-        }
     }
 }

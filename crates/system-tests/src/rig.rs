@@ -537,7 +537,7 @@ impl Rig {
     /// [`Rig::kill`], and daemons that commands started meanwhile.
     pub fn kill_all(&mut self) {
         self.kill();
-        self.background_daemon();
+        self.kill_background();
         self.unmount_all();
     }
 
@@ -639,7 +639,7 @@ impl Drop for Rig {
                 let _ = d.wait();
             }
         }
-        self.background_daemon();
+        self.kill_background();
         self.unmount_all();
         for device in &self.loops {
             let _ = Command::new("losetup").args(["--detach", device]).output();
@@ -651,9 +651,10 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// Kills a daemon that put itself into the background; the programs in the rig's folder are
-    /// nobody else's.
-    fn background_daemon(&self) {
+    /// Kills daemons that put themselves into the background, as those do that a command starts; whether there were any. The programs
+    /// in the rig's folder are nobody else's.
+    pub fn kill_background(&self) -> bool {
+        let mut any = false;
         let own = self.bin.join("zfs-fuse");
         for e in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = e.file_name().to_string_lossy().parse::<u32>();
@@ -661,7 +662,8 @@ impl Rig {
             let (Ok(pid), Ok(exe)) = (pid, exe) else {
                 continue;
             };
-            if exe == own {
+            if exe == own && self.daemon.as_ref().map(Child::id) != Some(pid) {
+                any = true;
                 signal(pid, Signal::KILL);
                 let gone = || !Path::new(&format!("/proc/{pid}/exe")).exists();
                 for _ in 0..100 {
@@ -672,6 +674,7 @@ impl Rig {
                 }
             }
         }
+        any
     }
 }
 

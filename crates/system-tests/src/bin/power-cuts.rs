@@ -69,11 +69,12 @@ fn main() -> ExitCode {
         seed += 1;
     }
     println!(
-        "{} cuts, {} of them with unflushed writes, {} rounds with faults, {} acknowledged operations, \
-         {} findings (seeds {first} to {})",
+        "{} cuts, {} of them with unflushed writes, {} rounds with faults, {} in which a command started a daemon \
+         without disks, {} acknowledged operations, {} findings (seeds {first} to {})",
         all.cuts,
         all.dirty,
         all.faults,
+        all.abandoned,
         all.acknowledged,
         all.findings.len(),
         seed - 1

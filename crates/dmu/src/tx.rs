@@ -136,6 +136,8 @@ pub struct Dmu {
     stored: PerTxg<AtomicU64>,
     /// Bytes of blocks whose places were given back in the txg in which they got them.
     given_back: PerTxg<AtomicU64>,
+    /// Bytes of the blocks of content to be written whole, whatever part of each is in memory.
+    content: PerTxg<AtomicU64>,
     /// Logical bytes going to be written.
     space: PerTxg<AtomicU64>,
     /// Needs of transactions alive.
@@ -282,6 +284,7 @@ impl Dmu {
             streamed: Default::default(),
             stored: Default::default(),
             given_back: Default::default(),
+            content: Default::default(),
             space: Default::default(),
             promised: AtomicU64::new(0),
             dirty_max: AtomicU64::new(opts.dirty_max),
@@ -368,9 +371,11 @@ impl Dmu {
         self.dirty_bytes() >= max || self.stored_bytes() >= STORED_MOST
     }
 
-    /// The same as [`Dmu::dirty_bytes`] of one txg not yet on disk.
-    pub fn dirty_in(&self, txg: Txg) -> u64 {
-        self.dirty[txg].load(Ordering::Relaxed)
+    /// Bytes that writing a txg moves, about. A block of which a part was changed counts whole, since it is
+    /// written whole.
+    pub fn bytes_to_write(&self, txg: Txg) -> u64 {
+        let held = self.dirty[txg].load(Ordering::Relaxed);
+        held.max(self.content[txg].load(Ordering::Relaxed))
     }
 
     /// Logical bytes that txgs not yet on disk are going to write, and what transactions under way
@@ -393,6 +398,11 @@ impl Dmu {
         self.dirty[txg].fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// A block of `bytes` is to be written with the txg.
+    pub(crate) fn add_content(&self, txg: Txg, bytes: u64) {
+        self.content[txg].fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Blocks of `bytes` were written whole in the txg.
     pub(crate) fn add_streamed(&self, txg: Txg, bytes: u64) {
         let before = self.streamed[txg].fetch_add(bytes, Ordering::Relaxed);
@@ -409,7 +419,9 @@ impl Dmu {
     pub(crate) fn let_go(&self, txg: Txg, bytes: u64) {
         self.stored[txg].fetch_add(bytes, Ordering::Relaxed);
         let less = |d: u64| Some(d.saturating_sub(bytes));
-        let _ = self.dirty[txg].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        for sum in [&self.dirty[txg], &self.content[txg]] {
+            let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
     }
 
     /// Blocks of `bytes` got their places in the txg without ever having been in memory as changes.
@@ -613,6 +625,7 @@ impl Dmu {
         self.streamed[txg].store(0, Ordering::Relaxed);
         self.stored[txg].store(0, Ordering::Relaxed);
         self.given_back[txg].store(0, Ordering::Relaxed);
+        self.content[txg].store(0, Ordering::Relaxed);
         self.space[txg].store(0, Ordering::Relaxed);
         // Objects dirtied in syncing context registered their object set once more.
         self.objsets.acquire()[txg].clear();

@@ -466,3 +466,76 @@ fn an_exchange_that_takes_one_content_along_is_found() {
     assert!(exchanged(None));
     assert!(!exchanged(Some(Mutation::ExchangeTakesOne)));
 }
+
+/// A commit weighs what the log would write against what the txg would: of blocks changed in small parts the
+/// txg writes all, and the log the parts.
+#[test]
+fn parts_of_many_blocks_are_logged_and_whole_blocks_go_with_their_txg() {
+    const BLOCK: u64 = 128 << 10;
+    const BLOCKS: u64 = 512;
+    let layout = Layout {
+        // So much that no write waits for space to be counted.
+        size: 4 << 30,
+        ..Layout::new(GroupKind::Single, 1)
+    };
+    let (disks, pool) = rig::create(&layout, 7);
+    let fs = rig::mount(&pool, &layout).unwrap();
+    pool.dmu.set_dirty_max(256 << 20);
+    let (root, cred) = (fs.zfs.root().unwrap(), zpl::Cred::root());
+    let new = zpl::New::file(0o100644, 0);
+    let z = fs.zfs.create(&root, b"f", &new, &cred).unwrap();
+    let write = |offset, byte, len| {
+        let data = vec![byte; len];
+        let done = fs.zfs.write(&z, offset, &data, Default::default());
+        assert_eq!(done.unwrap(), len);
+    };
+    let all = (BLOCKS * BLOCK) as usize;
+    write(0, 1, all);
+    // The log's first block, and the blocks on disk.
+    fs.zfs.fsync(Some(&z)).unwrap();
+    pool.sync().unwrap();
+    let zil = fs.set.zil().unwrap();
+
+    // 8 MiB in 512 blocks: the txg would write 64 MiB.
+    let part = 16 << 10;
+    let open = pool.dmu.open_txg();
+    for n in 0..BLOCKS {
+        write(n * BLOCK + 4096, 2, part);
+    }
+    let before = zil.stats();
+    fs.zfs.fsync(Some(&z)).unwrap();
+    let after = zil.stats();
+    assert_eq!(pool.dmu.open_txg(), open, "the txg was written");
+    assert_eq!(after.fallbacks, before.fallbacks);
+    let logged = (after.bytes - before.bytes) as usize;
+    assert!(logged >= BLOCKS as usize * part, "{logged} bytes logged");
+
+    // What was logged is there after a power cut.
+    let survives = |want: &dyn Fn(usize) -> u8| {
+        let disks = [disks[0].fork()];
+        let (env, _) = rig::machine(&disks, 5);
+        let config = vdev::discover(&env, &["d0".into()]).pools[0].config.clone();
+        let pool = rig::open(&disks, &config, 5).unwrap();
+        let fs = rig::mount(&pool, &layout).unwrap();
+        let z = fs.zfs.lookup(&fs.zfs.root().unwrap(), b"f", &cred).unwrap();
+        let mut got = vec![0; all];
+        assert_eq!(fs.zfs.read(&z, 0, &mut got).unwrap(), all);
+        let wrong = got.iter().enumerate().find(|(at, b)| **b != want(*at));
+        assert_eq!(wrong, None);
+    };
+    let in_part = |at: usize| (4096..4096 + part).contains(&(at % BLOCK as usize));
+    survives(&|at| 1 + u8::from(in_part(at)));
+
+    // The same number of bytes in whole blocks: the txg writes no more than the log would.
+    pool.sync().unwrap();
+    let bulk = BLOCKS as usize * part;
+    write(0, 3, bulk);
+    let (open, before) = (pool.dmu.open_txg(), zil.stats());
+    fs.zfs.fsync(Some(&z)).unwrap();
+    assert_eq!(pool.dmu.synced_txg(), open);
+    assert_eq!(zil.stats().bytes, before.bytes);
+    survives(&|at| match at < bulk {
+        true => 3,
+        false => 1 + u8::from(in_part(at)),
+    });
+}

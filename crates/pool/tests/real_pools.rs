@@ -404,7 +404,10 @@ fn logs_of_volumes() {
         let dn = set.os.hold(1).unwrap();
         let block = dn.info().block_size as u64;
         // As data in the record, as a block of its own, and a range given back.
-        let forms = [(5000, 300, Form::NeedCopy), (block, block, Form::Indirect)];
+        let forms = [
+            (5000, 300, Form::NeedCopy),
+            (block, block, Form::Indirect { block }),
+        ];
         for (i, (offset, length, form)) in forms.into_iter().enumerate() {
             let bytes = vec![0x51 + i as u8; length as usize];
             write(&set, offset, &bytes, form);

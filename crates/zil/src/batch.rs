@@ -53,7 +53,7 @@ fn estimate(itx: &Itx) -> usize {
         Body::Record(b) => up8(b.len()),
         Body::Unlogged => 0,
         Body::Write {
-            form: Form::Indirect,
+            form: Form::Indirect { .. },
             ..
         } => WRITE_HEADER,
         Body::Write { length, .. } => {
@@ -183,7 +183,7 @@ impl<'a> Batch<'a> {
                         Ok(())
                     }),
                     Form::NeedCopy => self.copy(itx.object, generation, offset, length, txg),
-                    Form::Indirect => match self.place()? {
+                    Form::Indirect { .. } => match self.place()? {
                         Indirect::At(bp) => {
                             let mut b = write_record(tx::WRITE, itx.object, offset, length, 0);
                             b[64..WRITE_HEADER].copy_from_slice(&bp.to_bytes());
@@ -314,7 +314,7 @@ fn wanted(txg: Txg, itx: &Itx) -> Option<Wanted> {
             generation,
             offset,
             length,
-            form: Form::Indirect,
+            form: Form::Indirect { .. },
         } if length > 0 => Some(Wanted {
             object: itx.object,
             generation,

@@ -16,7 +16,10 @@ pub enum Form {
     /// Read it when a commit happens ([`crate::LogStore::current_data`]).
     NeedCopy,
     /// Write the file's block in place and log its pointer; one record per block.
-    Indirect,
+    Indirect {
+        /// Bytes of the block.
+        block: u64,
+    },
 }
 
 /// The content of a change in memory.
@@ -147,11 +150,17 @@ impl Itxs {
         }
     }
 
-    /// Bytes of data that a commit of the object (`None`: of all) would have to write, by txg.
+    /// Bytes of data that a commit of the object (`None`: of all) would have to write, by txg. A block that
+    /// is written in place counts whole, once for each record about it.
     pub fn data(&self, object: Option<u64>) -> Vec<(Txg, u64)> {
         let bytes = |list: &[(u64, Itx)]| {
             list.iter().fold(0u64, |n, (_, i)| match i.body {
-                Body::Write { length, .. } => n.saturating_add(length),
+                Body::Write {
+                    length, ref form, ..
+                } => n.saturating_add(match *form {
+                    Form::Indirect { block } => block.max(length),
+                    Form::Copied(_) | Form::NeedCopy => length,
+                }),
                 Body::Record(_) | Body::Unlogged => n,
             })
         };

@@ -82,7 +82,7 @@ impl Life {
             }
             1 => write(1 + self.dice.below(3000), Form::NeedCopy),
             2 => write(1 + self.dice.below(90_000), Form::NeedCopy),
-            3 => write(1 + self.dice.below(8192), Form::Indirect),
+            3 => write(1 + self.dice.below(8192), Form::Indirect { block: 8192 }),
             _ => {
                 ordered |= kind > 5;
                 let mut b = vec![0; 48 + self.dice.below(200) as usize];

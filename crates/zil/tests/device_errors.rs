@@ -58,7 +58,7 @@ fn crashed() -> Left {
             generation: 0,
             offset: n << 20,
             length: 8192,
-            form: Form::Indirect,
+            form: Form::Indirect { block: 8192 },
         };
         let itx = Itx {
             object: OBJECT,

@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use zil::{Committed, Form, Itx, Policy, RawRecord, Replayer, Zil};
 
-/// With so many bytes of data in a txg that is being written anyway, a commit waits for it instead
-/// of writing them once more into the log.
+/// A commit that would log so many bytes of a txg that is being written anyway waits for it, instead of
+/// writing them once more.
 const LATE: u64 = 256 << 10;
-/// With so many bytes in the open txg a commit has the txg written: the blocks go to their places
+/// A commit that would log so many bytes of the open txg has the txg written: the blocks go to their places
 /// in large batches, once, on all cores.
 const BULK: u64 = 8 << 20;
-/// Both only if they are no smaller part of the txg: nobody waits for what is not his.
+/// Both only if the txg moves at most so many times the bytes that the log would. A txg moves more where
+/// others changed much, and where small parts of blocks were changed, since blocks are written whole.
 const SHARE: u64 = 4;
 
 /// The intent log of one mounted dataset.
@@ -89,7 +90,9 @@ impl ZilLog {
                 false => end - at,
             };
             let form = if indirect {
-                Form::Indirect
+                Form::Indirect {
+                    block: block as u64,
+                }
             } else {
                 Form::NeedCopy
             };
@@ -206,7 +209,8 @@ impl IntentLog for ZilLog {
                     false => bulk += bytes,
                 }
             }
-            let most = |txg, bytes: u64| bytes.saturating_mul(SHARE) >= self.dmu.dirty_in(txg);
+            let most =
+                |txg, bytes: u64| bytes.saturating_mul(SHARE) >= self.dmu.bytes_to_write(txg);
             if bulk >= BULK && most(open, bulk) {
                 return self.through(open);
             }

@@ -150,6 +150,7 @@ impl Dnode {
             let b = i.bufs.get_mut(&blkid);
             if let Some(b) = b.filter(|b| b.data.stored() == Some(&bp)) {
                 self.dmu.add_dirty(b.txg, data.len() as u64);
+                self.dmu.add_content(b.txg, data.len() as u64);
                 b.data = Content::Whole(data);
                 return Ok(());
             }

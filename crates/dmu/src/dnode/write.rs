@@ -142,6 +142,7 @@ impl Dnode {
                 if let Some(os) = self.os.upgrade() {
                     os.add_space(tx.txg(), i.f.block_size.max(LEAST_SPACE) as u64);
                 }
+                self.dmu.add_content(tx.txg(), i.f.block_size as u64);
                 held + BLOCK_COST
             }
             false => held.saturating_sub(before),

@@ -92,6 +92,8 @@ const STREAM_MOST: u64 = 128 << 20;
 /// Close the txg, and write no more of its blocks early, once this many bytes were allocated and freed within
 /// it.
 pub(crate) const GIVEN_BACK: u64 = 64 << 20;
+/// Close the txg once it holds this share of the dirty data that is allowed.
+const SHARE_OF_A_TXG: u64 = 5;
 /// Writers wait while this many bytes of blocks were written early and their txgs are not on disk.
 const STORED_MOST: u64 = 1 << 30;
 
@@ -468,7 +470,11 @@ impl Dmu {
         let max = self.dirty_max.load(Ordering::Relaxed);
         let too_much = |dirty: u64| dirty >= max || self.stored_bytes() >= STORED_MOST;
         let too_much_now = !at_once && too_much(dirty);
-        if dirty >= max / 5 || too_much_now {
+        // What the txg under way holds is being written already. Were the next one begun for it, it would write
+        // few changes, and a block that many txgs change, such as one of a large directory, that many times.
+        let open_is_full =
+            || self.dirty[self.open_txg()].load(Ordering::Relaxed) >= max / SHARE_OF_A_TXG;
+        if too_much_now || dirty >= max / SHARE_OF_A_TXG && open_is_full() {
             if let Some(d) = self.driver() {
                 d.kick();
                 if too_much_now {
@@ -682,6 +688,43 @@ mod tests {
         assert!(rig.dmu.stopped().is_some());
         assert!(rig.dmu.begin_early(txg).is_none());
         assert_eq!(rig.dmu.synced_txg(), txg.before(1));
+    }
+
+    #[derive(Default)]
+    struct Kicks(AtomicU64);
+
+    impl Driver for Kicks {
+        fn sync_through(&self, _: Txg) -> Result<()> {
+            Ok(())
+        }
+        fn kick(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn dirty_data_of_the_txg_under_way_begins_no_further_txg() {
+        const MAX: u64 = 1 << 20;
+        let rig = Rig::new(2, 64 << 20, WritePolicy::default());
+        let kicks = Arc::new(Kicks::default());
+        let driver: Arc<dyn Driver> = kicks.clone();
+        rig.dmu.set_driver(Arc::downgrade(&driver));
+        rig.dmu.set_dirty_max(MAX);
+        let kicked_by_a_transaction = || {
+            drop(rig.tx());
+            kicks.0.swap(0, Ordering::Relaxed) > 0
+        };
+        assert!(!kicked_by_a_transaction());
+        rig.dmu.add_dirty(rig.dmu.open_txg(), MAX / 2);
+        assert!(kicked_by_a_transaction());
+        let under_way = rig.dmu.begin_sync().unwrap();
+        assert!(!kicked_by_a_transaction(), "it is being written");
+        rig.dmu.add_dirty(rig.dmu.open_txg(), MAX / 5);
+        assert!(kicked_by_a_transaction());
+        // Both together are more than is allowed.
+        rig.dmu.add_dirty(under_way.txg, MAX / 2);
+        assert!(kicked_by_a_transaction());
+        rig.dmu.end_sync(under_way.txg);
     }
 
     #[test]

@@ -278,6 +278,8 @@ impl FuseDoor {
         let mut config = Config {
             posix_acl: zfs.props().acltype == AclType::Posix,
             transport: self.transport,
+            zero_message_open: adapter.needs_no_open(),
+            zero_message_opendir: adapter.needs_no_opendir(),
             ..Config::default()
         };
         if self.caching.no_ahead {
@@ -334,7 +336,10 @@ impl FuseDoor {
         std::thread::Builder::new()
             .name(format!("fuse {name}"))
             .spawn(move || {
+                let served = session.handle();
                 let end = session.run();
+                let requests = served.requests();
+                crate::log::debug(&format!("{}: served {requests}", mounted.ds.full_name()));
                 if let Err(e) = &end {
                     crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
                 }

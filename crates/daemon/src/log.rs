@@ -54,6 +54,11 @@ fn panic_lines(info: &PanicHookInfo<'_>, in_full: bool) -> Vec<String> {
     lines
 }
 
+/// Says what only those want to know who look for it.
+pub fn debug(text: &str) {
+    tracing::debug!(target: ROOM, "{text}");
+}
+
 /// Says what failed and needs somebody.
 pub fn error(text: &str) {
     tracing::error!(target: ROOM, "{text}");

@@ -42,6 +42,12 @@ pub struct Adapter {
     pub(crate) kernel_keeps_times: AtomicBool,
     /// Whether the control directory was visible when the root was last listed.
     pub(crate) listed_visible: AtomicBool,
+    /// Nothing changes as long as it is mounted: the pool is in use read-only.
+    pub(crate) unchanging: bool,
+    /// The kernel opens files, or directories, without asking.
+    pub(crate) opens_unasked: AtomicBool,
+    /// See `opens_unasked`.
+    pub(crate) lists_unasked: AtomicBool,
     pub(crate) page_reads: PageReads,
     /// Listings of open directories of the control directory: they must not change while they are
     /// read.
@@ -107,6 +113,9 @@ impl Adapter {
             caching,
             kernel_keeps_times: AtomicBool::new(false),
             listed_visible: AtomicBool::new(false),
+            unchanging: pool.is_readonly(),
+            opens_unasked: AtomicBool::new(false),
+            lists_unasked: AtomicBool::new(false),
             page_reads: PageReads::default(),
             lists: Mutex::default(),
             shared: SharedLists::default(),
@@ -119,6 +128,18 @@ impl Adapter {
     /// Whom to ask to have the kernel write out or forget what it caches. The first one set stays.
     pub fn set_notifier(&self, n: Notifier) {
         let _ = self.notifier.set(n);
+    }
+
+    /// Whether the kernel need not say when a file is opened (for [`fuse::Config::zero_message_open`]):
+    /// nothing is written, no access time changes, and pages may be kept.
+    pub fn needs_no_open(&self) -> bool {
+        let direct = self.gate.current().props().direct;
+        self.unchanging && !self.caching.direct && !direct
+    }
+
+    /// The same for directories (for [`fuse::Config::zero_message_opendir`]): listings may be kept.
+    pub fn needs_no_opendir(&self) -> bool {
+        self.unchanging && self.caching.names.is_none()
     }
 
     /// The files that are open for writing.

@@ -24,6 +24,11 @@ impl Filesystem for Adapter {
     fn init(&self, agreed: &fuse::Negotiated) {
         let keeps = agreed.has(fuse::abi::init::WRITEBACK_CACHE);
         self.kernel_keeps_times.store(keeps, Ordering::Relaxed);
+        // A kernel that cannot do without takes the answer for an error.
+        let opens = self.needs_no_open() && agreed.has(fuse::abi::init::NO_OPEN_SUPPORT);
+        self.opens_unasked.store(opens, Ordering::Relaxed);
+        let lists = self.needs_no_opendir() && agreed.has(fuse::abi::init::NO_OPENDIR_SUPPORT);
+        self.lists_unasked.store(lists, Ordering::Relaxed);
     }
 
     fn destroy(&self) {
@@ -184,7 +189,11 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, node: u64, args: OpenArgs) -> Result<Opened> {
-        self.open_node(req, node, args)
+        match self.opens_unasked.load(Ordering::Relaxed) {
+            // The kernel does not ask again.
+            true => Err(Errno::ENOSYS),
+            false => self.open_node(req, node, args),
+        }
     }
 
     fn create(
@@ -277,7 +286,10 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, req: &Request, node: u64, flags: i32) -> Result<Opened> {
-        self.open_dir(req, node, flags)
+        match self.lists_unasked.load(Ordering::Relaxed) {
+            true => Err(Errno::ENOSYS),
+            false => self.open_dir(req, node, flags),
+        }
     }
 
     fn readdir(

@@ -10,6 +10,7 @@ use base::sync::MutexExt;
 
 use crate::config::Negotiated;
 use crate::interrupt::Serving;
+use crate::request_counts::{RequestCounts, Requests};
 use crate::sys;
 
 /// Why a session ended.
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub changed: Condvar,
     pub agreed: OnceLock<Negotiated>,
     pub carried: OnceLock<Carried>,
+    pub requests: RequestCounts,
 }
 
 impl Shared {
@@ -155,6 +157,11 @@ impl Handle {
     /// How requests travel, once that is settled.
     pub fn carried(&self) -> Option<Carried> {
         self.0.carried.get().cloned()
+    }
+
+    /// How many requests of each kind were served so far.
+    pub fn requests(&self) -> Requests {
+        self.0.requests.read()
     }
 
     /// Threads serving at the moment.

@@ -462,6 +462,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                     state: Cell::new((negative(Errno::EIO), 0)),
                 };
                 let unique = request.head.unique;
+                ring.shared.requests.count(request.head.opcode);
                 let _ = serve(&*ring.fs, &agreed, &reply, &request, &mut scratch);
                 let (error, len) = reply.finish();
                 engine.answer(i, unique, error, len);

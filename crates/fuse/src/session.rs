@@ -447,6 +447,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
             serving.begin(&msg, began);
+            shared.requests.count(msg.head.opcode);
             let _ = serve(&*self.fs, &self.agreed, &chan, &msg, &mut scratch);
             if serving.end() {
                 self.workers.take_back();

@@ -1,9 +1,9 @@
 //! A pool in an image file, and its root file system mounted.
 #![allow(dead_code)]
 
-use fuse::{Config, Handle, Mount, MountOptions, Session, Unmount};
+use fuse::{Config, Handle, Mount, MountOptions, Requests, Session, Unmount};
 use fuse_zpl::{Adapter, Caching, Content, Figures, Key, Snapdir, Snapshots, Written};
-use pool::{CreateSpec, Pool, Tunables};
+use pool::{CreateSpec, OpenOptions, Pool, Tunables};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -123,7 +123,7 @@ pub fn pool(dir: &TempDir) -> Arc<Pool> {
 pub fn open(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
     let ds = pool.dsl.dataset(name).unwrap();
     let set = pool.open_dataset(&ds).unwrap();
-    let readonly = ds.is_snapshot();
+    let readonly = ds.is_snapshot() || pool.is_readonly();
     Zfs::open(
         &set.os,
         zpl::Mount {
@@ -152,23 +152,51 @@ pub struct Mounted {
     handle: Handle,
     serving: Option<JoinHandle<()>>,
     // Last: the pool is in there.
-    dir: TempDir,
+    dir: Option<TempDir>,
 }
 
 impl Mounted {
     pub fn new(tag: &str) -> Mounted {
         let dir = TempDir::new(tag).unwrap();
         let pool = pool(&dir);
+        let m = Mounted::of(pool, dir);
+        m.zfs.upgrade().unwrap().start().unwrap();
+        m
+    }
+
+    /// The same pool, in use read-only from now on.
+    pub fn read_only(mut self) -> Mounted {
+        self.end();
+        let dir = self.dir.take().unwrap();
+        self.pool.close().unwrap();
+        drop(self);
+        let env = env_linux::linux_env();
+        let image = dir.path().join("d0.img").to_str().unwrap().to_string();
+        let found = vdev::discover(&env, &[image]);
+        let options = OpenOptions {
+            readonly: true,
+            ..OpenOptions::default()
+        };
+        let pool = Pool::open(env, &found.pools[0].config, options).unwrap();
+        Mounted::of(pool, dir)
+    }
+
+    fn of(pool: Arc<Pool>, dir: TempDir) -> Mounted {
         let zfs = open(&pool, "tank");
-        zfs.start().unwrap();
         let weak = Arc::downgrade(&zfs);
         let snaps = Box::new(Snaps(pool.clone()));
         let adapter = Adapter::new(zfs, &pool, snaps, Caching::default()).unwrap();
         let at = TempDir::new("mnt").unwrap();
         let mut options = MountOptions::new("tank");
         options.allow_other = true;
+        options.read_only = pool.is_readonly();
         let (fd, mount) = fuse::mount(at.path(), &options).unwrap();
-        let session = Session::new(adapter.clone(), fd, Config::default());
+        let config = Config {
+            zero_message_open: adapter.needs_no_open(),
+            zero_message_opendir: adapter.needs_no_opendir(),
+            ..Config::default()
+        };
+        let session = Session::new(adapter.clone(), fd, config);
         let (handle, notifier) = (session.handle(), session.notifier());
         adapter.set_notifier(notifier.clone());
         let written = Written::new(mount.clone(), notifier, adapter.writers());
@@ -184,12 +212,17 @@ impl Mounted {
             zfs: weak,
             handle,
             serving: Some(serving),
-            dir,
+            dir: Some(dir),
         }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.at.path().join(name)
+    }
+
+    /// How many requests of each kind were served.
+    pub fn requests(&self) -> Requests {
+        self.handle.requests()
     }
 
     /// What is in the kernel's cache, too.
@@ -218,12 +251,18 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
-    fn drop(&mut self) {
+impl Mounted {
+    fn end(&mut self) {
         let _ = self.mount.unmount(Unmount::Force);
         self.handle.stop();
         if let Some(s) = self.serving.take() {
             let _ = s.join();
         }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -108,12 +108,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             lookout: Arc::default(),
             ring,
         });
-        pool.spawn().map_err(|e| {
-            Error::new(
-                Kind::Again,
-                format!("no thread for requests: {}", io_text(&e)),
-            )
-        })?;
+        pool.serve_here();
         let mut state = self.shared.lock();
         while state.total > 0 {
             state = self.shared.changed.wait_acquire(state);
@@ -319,6 +314,18 @@ struct Pool<F: ?Sized> {
 }
 
 impl<F: Filesystem + ?Sized> Pool<F> {
+    /// Has the calling thread serve until the end, or until others do and it is not needed. An idle mount has no
+    /// other thread.
+    fn serve_here(self: &Arc<Self>) {
+        {
+            let mut state = self.shared.lock();
+            state.total += 1;
+            state.on_device += 1;
+        }
+        self.workers.joined();
+        self.clone().work();
+    }
+
     /// Starts one more thread, which counts as awake already, if there may be one.
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
         {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use common::memfs::MemFs;
@@ -188,6 +190,43 @@ fn threads_grow_with_need() {
         assert!((1..=threads + more).contains(&now), "{now} threads");
         t.finish();
     }
+}
+
+/// Which threads have served requests.
+#[derive(Default)]
+struct Servers(Mutex<HashSet<ThreadId>>);
+
+impl Filesystem for Servers {
+    fn getattr(&self, _: &Request, _: u64, _: Option<u64>) -> Result<AttrReply> {
+        self.0.lock().unwrap().insert(std::thread::current().id());
+        let attr = Attr {
+            ino: 1,
+            mode: 0o40755,
+            nlink: 2,
+            blksize: 4096,
+            ..Attr::default()
+        };
+        let ttl = Duration::ZERO;
+        Ok(AttrReply { attr, ttl })
+    }
+}
+
+#[test]
+fn the_thread_that_runs_a_session_serves_requests_itself() {
+    if !can_mount() || common::over_uring() {
+        return;
+    }
+    let dir = mount_point("servers");
+    let servers = Arc::new(Servers::default());
+    let (fd, mount) = mount(&dir, &MountOptions::new("testpool/servers")).unwrap();
+    let session = Session::new(servers.clone(), fd, config());
+    let running = std::thread::spawn(move || session.run());
+    fs::metadata(&dir).unwrap();
+    let own = running.thread().id();
+    assert!(servers.0.lock().unwrap().contains(&own));
+    mount.unmount(Unmount::Normal).unwrap();
+    assert!(common::by_kernel(running.join().unwrap().unwrap()));
+    fs::remove_dir(&dir).unwrap();
 }
 
 #[test]

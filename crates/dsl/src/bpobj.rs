@@ -349,6 +349,10 @@ impl Bpobj {
         let per = (self.dn.info().block_size / BP_SIZE).max(1) as u64;
         for blk in 0..self.checked_count()?.div_ceil(per) {
             let b = self.dn.block(blk)?;
+            // No list has pointers of holes in it, so that holes cannot make one long.
+            if b.iter().all(|x| *x == 0) {
+                bail!(Damaged, "block {blk} of bpobj {} is a hole", self.object());
+            }
             let n = (self.phys.num_blkptrs - blk * per).min(per) as usize;
             for i in 0..n {
                 let bp = BlkPtr::at(&b, i)?;

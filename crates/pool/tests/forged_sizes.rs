@@ -129,4 +129,24 @@ fn a_number_on_the_disks_sizes_no_allocation() {
     refused("lists of blocks", || {
         Bpobj::open(&mos, list)?.for_each(&mos, &mut |_, _| Ok(()))
     });
+    // A list that claims to have more pointers than blocks of it were written.
+    let list = pool
+        .task(|pool, tx| {
+            let off = disk::Compression::OFF;
+            let mut list = Bpobj::create_with(&pool.mos, tx, 5000, false, 128 << 10, off)?;
+            list.phys.num_blkptrs = CLAIMED / 128;
+            let dn = pool.mos.hold(list.object())?;
+            dn.write(tx, CLAIMED - 128, &[0x80; 128])?;
+            dn.set_bonus(tx, &list.phys.encode())?;
+            Ok(list.object())
+        })
+        .unwrap();
+    let mut seen = 0u64;
+    refused("pointers", || {
+        Bpobj::open(&mos, list)?.for_each(&mos, &mut |_, _| {
+            seen += 1;
+            Ok(())
+        })
+    });
+    assert_eq!(seen, 0);
 }

@@ -602,6 +602,31 @@ fn mount_all(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, wanted: bool) -> Vec<(S
     failed
 }
 
+/// Opens a pool; it is not in service yet. The caller may go away meanwhile.
+fn open(
+    admin: &Arc<Admin>,
+    found: &PoolFound,
+    ask: &PoolImport,
+    options: &OpenOptions,
+) -> Answer<Arc<Pool>> {
+    let opened = {
+        let _asking = base::cancel::asking(cancel::is_cancelled);
+        Pool::open(admin.env.clone(), &found.config, options.clone())
+    };
+    match opened {
+        Ok(pool) if cancel::is_cancelled() => {
+            let _ = pool.close();
+            Err(cancel::refusal())
+        }
+        Ok(pool) => Ok(pool),
+        Err(e) if e.kind == Kind::Interrupted => Err(answer(e)),
+        Err(e) => {
+            tell_of_failure(admin, found, "zpool");
+            Err(with_advice(admin, found, ask, options, e))
+        }
+    }
+}
+
 /// Answers `PoolImport`.
 pub fn import(
     admin: &Arc<Admin>,
@@ -678,22 +703,7 @@ pub fn import(
     if ask.dry_run {
         return rehearse(admin, &found, options);
     }
-    let opened = {
-        let _asking = base::cancel::asking(cancel::is_cancelled);
-        Pool::open(admin.env.clone(), &found.config, options.clone())
-    };
-    let pool = match opened {
-        Ok(p) if cancel::is_cancelled() => {
-            let _ = p.close();
-            return Err(cancel::refusal());
-        }
-        Ok(p) => p,
-        Err(e) if e.kind == Kind::Interrupted => return Err(answer(e)),
-        Err(e) => {
-            tell_of_failure(admin, &found, "zpool");
-            return Err(with_advice(admin, &found, &ask, &options, e));
-        }
-    };
+    let pool = open(admin, &found, &ask, &options)?;
     let rewound = pool.rewound().filter(|_| !ask.checkpoint);
     let entry = admin
         .adopt(

@@ -11,6 +11,7 @@ mod ending_tests;
 mod faults;
 mod health_watch;
 mod log;
+mod named_paths;
 mod options;
 #[cfg(test)]
 mod pool_tests;

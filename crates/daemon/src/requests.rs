@@ -1,6 +1,7 @@
 //! Dispatch of requests from the control socket: who may make them, and which operation answers them.
 
 use crate::door::FuseDoor;
+use crate::named_paths;
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
@@ -243,7 +244,10 @@ impl Control {
                 crate::faults::set(faults)?;
                 Ok(Reply::Done)
             }
-            other => answer(&self.admin, peer, other, out),
+            other => {
+                named_paths::need_answers(&other)?;
+                answer(&self.admin, peer, other, out)
+            }
         }
     }
 }

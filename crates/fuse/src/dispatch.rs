@@ -575,6 +575,15 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                     self.ok(&[out.as_bytes()])
                 }
             }
+            op::POLL => {
+                let p: abi::PollIn = a.get()?;
+                let revents = fs.poll(req, node, p.fh, p.events)?;
+                let out = abi::PollOut {
+                    revents,
+                    padding: 0,
+                };
+                self.ok(&[out.as_bytes()])
+            }
             op::SYNCFS => {
                 fs.syncfs(req, node)?;
                 self.ok(&[])
@@ -584,8 +593,8 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
             op::INTERRUPT => Ok(()),
             op::NOTIFY_REPLY => Ok(()),
             op::DESTROY => self.ok(&[]),
-            // Locks are the kernel's (the daemon is the only door), poll is always ready, there
-            // are no blocks to map and no memory window.
+            // Locks are the kernel's (the daemon is the only door), there are no blocks to map
+            // and no memory window.
             _ => Err(Errno::ENOSYS),
         }
     }

@@ -317,6 +317,11 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
+    /// poll(2) and select(2): which of `events` hold now. Without it the kernel says that all do.
+    fn poll(&self, req: &Request, node: u64, fh: u64, events: u32) -> Result<u32> {
+        Err(Errno::ENOSYS)
+    }
+
     /// syncfs(2) and sync(2); see the crate's documentation for when the kernel sends it.
     fn syncfs(&self, req: &Request, node: u64) -> Result<()> {
         Err(Errno::ENOSYS)

@@ -64,7 +64,7 @@ pub use mount_table::{mounted, unescape, MountInfo};
 pub use notify::Notifier;
 pub use path_helper::{walk_in_processes, Walker};
 pub use path_server::serve_paths;
-pub use place::{is_dead, objection, reach, remove_mount_point};
+pub use place::{is_dead, objection, probe, reach, remove_mount_point};
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 pub use request_counts::Requests;
 pub use ring::{enable_uring, wants_uring};

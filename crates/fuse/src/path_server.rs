@@ -18,6 +18,7 @@ fn perform(name: &str, body: &str, files: Vec<OwnedFd>) -> Option<(Vec<u8>, Vec<
         place::Undo::NAME => run::<place::Undo>(body, files),
         place::RemoveDir::NAME => run::<place::RemoveDir>(body, files),
         place::IsDead::NAME => run::<place::IsDead>(body, files),
+        place::Probe::NAME => run::<place::Probe>(body, files),
         place::Objection::NAME => run::<place::Objection>(body, files),
         mount::MountOn::NAME => run::<mount::MountOn>(body, files),
         mount::MountAgain::NAME => run::<mount::MountAgain>(body, files),

@@ -1,7 +1,9 @@
 //! What is asked about mount points, of processes or threads of their own ([`crate::path_helper`]).
 
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use base::{Error, Kind};
 use rustix::io::Errno;
@@ -11,6 +13,9 @@ use crate::mount_point::{self, failed, Bare, Create, MountPoint, NoMountPoint, R
 use crate::path_helper::{
     as_walker, ask, plain, Done, Job, Limit, Raw, Told, Walker, LIMIT, SHORT,
 };
+
+/// How long [`probe`] may take: a folder may have many files.
+const PROBING: Duration = Duration::from_secs(20);
 
 /// [`MountPoint::find`], [`MountPoint::find_for`].
 #[derive(Serialize, Deserialize)]
@@ -140,6 +145,36 @@ impl Job for Objection {
 
     fn run(self, _: Vec<OwnedFd>) -> Done<Option<String>> {
         plain(Ok(mount_point::objection_here(&self.0.path())))
+    }
+}
+
+/// [`probe`]
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Probe(Raw);
+
+impl Job for Probe {
+    const NAME: &'static str = "probe";
+    type Answer = ();
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<()> {
+        let path = self.0.path();
+        match std::fs::metadata(&path) {
+            Ok(m) if m.is_dir() => {
+                let all = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                all.for_each(|e| read_something(&e.path()));
+            }
+            _ => read_something(&path),
+        }
+        plain(Ok(()))
+    }
+}
+
+/// Reads the first byte of an ordinary file.
+fn read_something(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+        if let Ok(mut file) = std::fs::File::open(path) {
+            let _ = file.read(&mut [0]);
+        }
     }
 }
 
@@ -276,6 +311,17 @@ pub fn objection(place: &Path) -> Option<String> {
     match ask(place, Limit::of(LIMIT), Objection(place.into()), &[]) {
         Ok((text, _)) => text,
         Err(e) => Some(format!("cannot be used: {e}")),
+    }
+}
+
+/// Asks whether a path answers, before this process opens it, lists it or reads it: an ordinary file is read, as is each in a
+/// folder. What else is wrong with it is no error.
+///
+/// Errors: again, if a file system on the way there does not answer.
+pub fn probe(path: &Path) -> base::Result<()> {
+    match ask(path, Limit::of(PROBING), Probe(path.into()), &[]) {
+        Err(e) if e.kind == Kind::Again => Err(e),
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,11 @@
 //! [`StalledFiles`]: a file system that stops answering, as a stopped FUSE server or a dead NFS server does.
 //!
 //! It has the root, an empty directory `dir` and a file `file`; the kernel caches nothing of them. The process that has it must
-//! not touch it while it stalls: it would wait for itself. When it is dropped everybody who waits gets an error.
+//! not touch it while it stalls: it would wait for itself. Nor may it have a file of it open then: a process that it starts closes
+//! that file before it becomes another program, which sends FLUSH. Whoever looks at such a process in `/proc` waits, too.
+//!
+//! When it is dropped everybody who waits gets an error. After [`LONGEST`] they get one in any case: other programs of the machine
+//! may be among them.
 
 use base::sync::{CondvarExt, MutexExt};
 use fuse::{
@@ -12,8 +16,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::TempDir;
+
+/// How long a call waits at most. Others that look at all file systems, as `df` does, wait as long.
+pub const LONGEST: Duration = Duration::from_secs(180);
 
 /// A system call, as its server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,18 +30,20 @@ pub enum Call {
     Statx,
     Open,
     Opendir,
+    Poll,
     Read,
     Write,
     Flush,
 }
 
 /// All of them.
-pub const CALLS: [Call; 8] = [
+pub const CALLS: [Call; 9] = [
     Call::Lookup,
     Call::Getattr,
     Call::Statx,
     Call::Open,
     Call::Opendir,
+    Call::Poll,
     Call::Read,
     Call::Write,
     Call::Flush,
@@ -153,8 +162,12 @@ impl Served {
         let stalls = |s: &State| s.stalled.contains(&call) && !s.over;
         if stalls(&state) {
             state.waiting.push(call);
+            let begin = Instant::now();
             while stalls(&state) {
-                state = self.changed.wait_acquire(state);
+                state.over |= begin.elapsed() > LONGEST;
+                state = self
+                    .changed
+                    .wait_acquire_timeout(state, Duration::from_secs(1));
             }
             if let Some(at) = state.waiting.iter().position(|c| *c == call) {
                 state.waiting.swap_remove(at);
@@ -241,6 +254,11 @@ impl Filesystem for Served {
 
     fn readdir(&self, _: &Request, _: u64, _: u64, _: u64, _: &mut DirBuf) -> Result<(), Errno> {
         Ok(())
+    }
+
+    fn poll(&self, _: &Request, _: u64, _: u64, events: u32) -> Result<u32, Errno> {
+        self.answer(Call::Poll)?;
+        Ok(events)
     }
 
     fn read(

@@ -136,10 +136,16 @@ impl Process for Alone {
     }
 }
 
+/// What is done meanwhile.
+type Hook = Arc<dyn Fn() + Send + Sync>;
+
 /// A tree of files in memory: places, and which dataset is mounted there.
 #[derive(Default)]
 pub struct MemoryDoor {
     places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
+    /// No user but the owner may mount there.
+    owners: Mutex<Vec<PathBuf>>,
+    unmounting: Arc<Mutex<Option<Hook>>>,
 }
 
 /// One mount of a [`MemoryDoor`].
@@ -153,12 +159,23 @@ pub struct MemoryMount {
     /// The user it was mounted for. Places here belong to nobody.
     owner: Option<u32>,
     gone: AtomicBool,
+    unmounting: Arc<Mutex<Option<Hook>>>,
 }
 
 impl MemoryDoor {
     /// What is mounted, by place: the datasets' objects, the youngest last.
     pub fn places(&self) -> BTreeMap<PathBuf, Vec<u64>> {
         self.places.acquire().clone()
+    }
+
+    /// From now on this is done in the middle of each unmount, as if it took long.
+    pub fn while_unmounting(&self, work: impl Fn() + Send + Sync + 'static) {
+        *self.unmounting.acquire() = Some(Arc::new(work));
+    }
+
+    /// From now on a place is for the owner alone.
+    pub fn reserve(&self, place: &str) {
+        self.owners.acquire().push(place.into());
     }
 }
 
@@ -198,6 +215,7 @@ impl Door for MemoryDoor {
             options: Mutex::new(options.clone()),
             owner: m.user.or(m.place_of),
             gone: AtomicBool::new(false),
+            unmounting: self.unmounting.clone(),
         };
         m.entry.add_mount(Mounted::new(
             head,
@@ -219,6 +237,19 @@ impl Door for MemoryDoor {
 
     fn clear_dead(&self, _: &dyn Fn(&str, &Path) -> bool) -> usize {
         0
+    }
+
+    fn is_for_user(&self, place: &Path, _: Option<&Path>, user: u32) -> Result<()> {
+        match self.owners.acquire().iter().any(|o| o == place) {
+            true => Err(Error::sentence(
+                Kind::NotPermitted,
+                format!(
+                    "the directory '{}' does not belong to user {user}",
+                    place.display()
+                ),
+            )),
+            false => Ok(()),
+        }
     }
 
     fn objection(&self, place: &Path) -> Option<String> {
@@ -288,6 +319,10 @@ impl Mount for MemoryMount {
                     self.path.display()
                 ),
             ));
+        }
+        let hook = self.unmounting.acquire().clone();
+        if let Some(work) = hook {
+            work();
         }
         let done = self.head.settle();
         self.leave();

@@ -51,7 +51,8 @@ impl Commands {
     pub fn set(&self, name: &str, prop: &str, value: &str) -> Result<()> {
         let props = vec![(prop.to_string(), value.to_string())];
         let command = format!("zfs set {prop}={value} {name}");
-        set::set(&self.0, ROOT, name, &props, false, command).map_err(told)
+        let done = set::set(&self.0, ROOT, name, &props, false, command);
+        done.map(drop).map_err(told)
     }
 
     /// `zfs snapshot`

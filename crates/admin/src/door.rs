@@ -133,6 +133,13 @@ pub trait Door: Send + Sync {
         Ok(())
     }
 
+    /// Asks whether a user may have something mounted at a place: to be called with no lock held.
+    ///
+    /// Errors: why not, as a sentence about the place; again, if a file system on the way there does not answer.
+    fn is_for_user(&self, _place: &Path, _root: Option<&Path>, _user: u32) -> Result<()> {
+        Ok(())
+    }
+
     /// Why the root of a new pool cannot be mounted at a place, as the end of a sentence that begins with
     /// the place.
     fn objection(&self, place: &Path) -> Option<String>;

@@ -10,7 +10,9 @@ use api::{
 };
 use env_sim::MemDisks;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc};
+use std::time::Duration;
 use zpl::{Cred, New};
 
 const ROOT: Peer = Peer {
@@ -377,4 +379,68 @@ fn files_without_a_name_are_waited_for_until_they_are_freed() {
     mount::unmount(&w.admin, ROOT, "p/a", false).unwrap();
     assert_eq!(left("p/a"), 0);
     assert_eq!(look::activity(&w.admin, "p/b").unwrap_err().code, 2);
+}
+
+/// A busy mount, or one behind a file system that does not answer, takes seconds.
+#[test]
+fn nobody_waits_while_a_change_unmounts() {
+    let w = World::new();
+    w.create_pool().unwrap();
+    w.create("p/a", &[]).unwrap();
+    w.create("p/a/b", &[]).unwrap();
+    let entry = w.admin.find("p").unwrap();
+    let waited_for = Arc::new(AtomicUsize::new(0));
+    let count = waited_for.clone();
+    w.door.while_unmounting(move || {
+        let (entry, (ended, end)) = (entry.clone(), mpsc::channel());
+        std::thread::spawn(move || {
+            drop((entry.pass(), entry.names.write()));
+            let _ = ended.send(());
+        });
+        let free = end.recv_timeout(Duration::from_secs(20));
+        assert!(free.is_ok(), "the names of the pool are locked");
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let unmounted = |n: usize| assert_eq!(waited_for.swap(0, Ordering::SeqCst), n);
+    let set = |name: &str, prop: &str, value: &str| {
+        let props = own(&[(prop, value)]);
+        set::set(&w.admin, ROOT, name, &props, false, String::new()).unwrap()
+    };
+    set("p/a", "mountpoint", "/x");
+    unmounted(2);
+    assert_eq!(w.places(), ["/p", "/x", "/x/b"]);
+    set("p/a", "canmount", "off");
+    unmounted(2);
+    assert_eq!(w.places(), ["/p", "/x/b"]);
+    set("p/a", "canmount", "on");
+    set::inherit(
+        &w.admin,
+        ROOT,
+        "p/a",
+        "mountpoint",
+        false,
+        false,
+        String::new(),
+    )
+    .unwrap();
+    unmounted(1);
+    assert_eq!(w.places(), ["/p", "/p/a", "/p/a/b"]);
+    let how = rename::How::default();
+    rename::rename(&w.admin, ROOT, "p/a", "p/c", how, String::new()).unwrap();
+    unmounted(2);
+    assert_eq!(w.places(), ["/p", "/p/c", "/p/c/b"]);
+    // What is refused unmounts nothing.
+    rename::rename(&w.admin, ROOT, "p/c", "p/c/d", how, String::new()).unwrap_err();
+    let ask = |recursive: bool| DatasetDestroy {
+        name: "p/c".into(),
+        recursive,
+        ..DatasetDestroy::default()
+    };
+    destroy::destroy(&w.admin, ROOT, &ask(false)).unwrap_err();
+    let props = own(&[("mountpoint", "/y"), ("canmount", "never")]);
+    set::set(&w.admin, ROOT, "p/c", &props, false, String::new()).unwrap_err();
+    unmounted(0);
+    destroy::destroy(&w.admin, ROOT, &ask(true)).unwrap();
+    unmounted(2);
+    assert_eq!(w.places(), ["/p"]);
 }

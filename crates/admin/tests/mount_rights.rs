@@ -46,7 +46,13 @@ fn delegate(admin: &Arc<Admin>, name: &str, to: Delegate, what: &str, on: bool) 
     done.unwrap();
 }
 
-fn set(admin: &Arc<Admin>, peer: Peer, name: &str, prop: &str, value: &str) -> Answer<()> {
+fn set(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    name: &str,
+    prop: &str,
+    value: &str,
+) -> Answer<Option<String>> {
     let list = vec![(prop.to_string(), value.to_string())];
     set::set(admin, peer, name, &list, false, String::new())
 }
@@ -260,14 +266,17 @@ fn a_property_unmounts_nothing_that_its_setter_may_not_unmount() {
     let what = "canmount,mountpoint,acltype,mount,rename,create";
     delegate(&a, "p/a", Delegate::User(1000), what, true);
     let before = door.places();
-    for (prop, value) in [
-        ("canmount", "off"),
-        ("canmount", "on"),
-        ("acltype", "posix"),
-        ("mountpoint", "/etc/cron.d"),
+    for (prop, value, moves) in [
+        ("canmount", "off", true),
+        ("canmount", "on", false),
+        ("acltype", "posix", true),
+        ("mountpoint", "/etc/cron.d", true),
     ] {
-        set(&a, JOE, "p/a/b", prop, value).unwrap();
+        let told = set(&a, JOE, "p/a/b", prop, value).unwrap();
         assert_eq!(door.places(), before, "{prop}={value}");
+        // Whose change moved nothing is told.
+        let stays = told.is_some_and(|t| t.contains("stays where"));
+        assert_eq!(stays, moves, "{prop}={value}");
     }
     let how = rename::How {
         force: true,
@@ -285,4 +294,28 @@ fn a_property_unmounts_nothing_that_its_setter_may_not_unmount() {
     assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), None);
     set(&a, ROOT, "p/a/c", "canmount", "off").unwrap();
     assert!(!door.places().contains_key(&PathBuf::from("/srv")));
+}
+
+#[test]
+fn a_place_that_is_not_the_users_is_refused_when_it_is_set() {
+    let (a, door, commands) = world();
+    commands.create("p/a/b", &[]).unwrap();
+    delegate(&a, "p/a", Delegate::User(1000), "mountpoint,mount", true);
+    door.reserve("/etc/cron.d");
+    let before = door.places();
+    let list = vec![("mountpoint".to_string(), "/etc/cron.d".to_string())];
+    for no_remount in [false, true] {
+        let e = set::set(&a, JOE, "p/a/b", &list, no_remount, String::new()).unwrap_err();
+        assert_eq!(e.code, Kind::NotPermitted.errno());
+        assert!(e.message.contains("/etc/cron.d"), "{e:?}");
+    }
+    let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/b").unwrap();
+    assert!(ds.prop("mountpoint", false).unwrap().is_none());
+    assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), None);
+    assert_eq!(door.places(), before);
+    // Without the permission nothing is told of the place.
+    let e = set::set(&a, JOE, "p", &list, false, String::new()).unwrap_err();
+    assert!(!e.message.contains("/etc/cron.d"), "{e:?}");
+    set(&a, JOE, "p/a/b", "mountpoint", "/home/joe").unwrap();
+    set(&a, ROOT, "p/a/b", "mountpoint", "/etc/cron.d").unwrap();
 }

@@ -2,11 +2,11 @@
 
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::datasets::rights;
-use admin::datasets::{create, destroy, mount, permissions, rename, set, snapshots};
+use admin::datasets::{create, destroy, mount, permissions, rename, send, set, snapshots};
 use admin::{pools, Admin, Answer};
 use api::{
     Batch, DatasetClone, DatasetCreate, DatasetDestroy, Delegate, Delegation, Holding, Peer,
-    Rollback, SnapshotCreate,
+    Rollback, Send, SnapshotCreate,
 };
 use base::Kind;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn clone(admin: &Arc<Admin>, peer: Peer, snapshot: &str, name: &str) -> Answer<(
 
 fn assign(admin: &Arc<Admin>, peer: Peer, name: &str, prop: &str, value: &str) -> Answer<()> {
     let list = vec![(prop.to_string(), value.to_string())];
-    set::set(admin, peer, name, &list, false, String::new())
+    set::set(admin, peer, name, &list, false, String::new()).map(drop)
 }
 
 fn give(admin: &Arc<Admin>, peer: Peer, name: &str, to: Delegate, what: &str) -> Answer<()> {
@@ -124,15 +124,8 @@ fn nothing_is_done_for_a_caller_without_permissions() {
     denied(assign(&a, JOE, "p/a", "compression", "off"));
     denied(assign(&a, JOE, "p/a", "com.example:x", "y"));
     denied(assign(&a, JOE, "p/a", "userquota@0", "1M"));
-    denied(set::inherit(
-        &a,
-        JOE,
-        "p/a",
-        "atime",
-        false,
-        false,
-        String::new(),
-    ));
+    let inherited = set::inherit(&a, JOE, "p/a", "atime", false, false, String::new());
+    denied(inherited.map(drop));
     let how = rename::How::default;
     denied(rename::rename(&a, JOE, "p/a", "p/b", how(), String::new()));
     denied(rename::rename(
@@ -334,4 +327,55 @@ fn limits_count_whole_requests_of_those_they_bind() {
     full(snapshot(&a, JOE, "p/a@v", false));
     give(&a, ROOT, "p/a", Delegate::User(1000), "snapshot_limit").unwrap();
     snapshot(&a, JOE, "p/a@v", false).unwrap();
+}
+
+/// What a request lists is in memory until it is answered.
+#[test]
+fn a_request_of_a_user_is_about_so_many_datasets_at_most() {
+    let a = world();
+    make(&a, ROOT, "p/a/many", &[]).unwrap();
+    give(&a, ROOT, "p/a", Delegate::User(1000), "destroy,mount,send").unwrap();
+    let most = rights::MOST_OF_USERS;
+    let fill = |from: usize, to: usize| {
+        let ask = SnapshotCreate {
+            names: (from..to).map(|n| format!("p/a/many@{n}")).collect(),
+            ..SnapshotCreate::default()
+        };
+        snapshots::create(&a, ROOT, &ask).unwrap();
+    };
+    fill(0, most);
+    let list = |peer: Peer, spec: &str| {
+        let ask = DatasetDestroy {
+            name: format!("p/a/many@{spec}"),
+            dry_run: true,
+            ..DatasetDestroy::default()
+        };
+        let work = || destroy::destroy(&a, peer, &ask).map(|d| d.names.len());
+        match peer.uid {
+            0 => work(),
+            _ => rights::for_stranger(work),
+        }
+    };
+    let plan = |peer: Peer| {
+        let ask = Send {
+            target: format!("p/a/many@{}", most - 2),
+            replicate: true,
+            dry_run: true,
+            ..Send::default()
+        };
+        let work = || send::send(&a, peer, &ask, None, &mut |_| {}).map(|p| p.streams.len());
+        match peer.uid {
+            0 => work(),
+            _ => rights::for_stranger(work),
+        }
+    };
+    assert_eq!(list(JOE, "%").unwrap(), most);
+    fill(most, most + 1);
+    assert_eq!(list(ROOT, "%").unwrap(), most + 1);
+    for e in [list(JOE, "%").unwrap_err(), plan(JOE).unwrap_err()] {
+        assert_eq!(e.code, Kind::ArgTooBig.errno(), "{e:?}");
+        assert!(e.message.contains("name fewer at a time"), "{e:?}");
+    }
+    assert_eq!(list(JOE, &format!("1%{most}")).unwrap(), most);
+    assert_eq!(plan(ROOT).unwrap(), most - 1);
 }

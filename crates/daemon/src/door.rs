@@ -194,6 +194,13 @@ impl Door for FuseDoor {
         fuse::reach(place, root, user.map(walker).as_ref())
     }
 
+    fn is_for_user(&self, place: &Path, root: Option<&Path>, user: u32) -> Result<()> {
+        // As a mount does it. What is missing is made, and removed again.
+        let found = MountPoint::find_for(place, root, &walker(user)).map_err(|e| e.error)?;
+        found.undo();
+        Ok(())
+    }
+
     fn objection(&self, place: &Path) -> Option<String> {
         fuse::objection(place)
     }

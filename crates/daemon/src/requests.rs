@@ -406,8 +406,13 @@ fn answer_of_datasets(
             props,
             no_remount,
             command,
-        } => set::set(admin, peer, &dataset, &props, no_remount, command)
-            .map(|()| set::warning(admin, &dataset, &props).map_or(Reply::Done, Reply::DoneBut)),
+        } => set::set(admin, peer, &dataset, &props, no_remount, command).map(|left| {
+            let told = left
+                .into_iter()
+                .chain(set::warning(admin, &dataset, &props));
+            let told: Vec<String> = told.collect();
+            done_but((!told.is_empty()).then(|| told.join("\n")))
+        }),
         Request::DatasetInherit {
             dataset,
             property,
@@ -417,7 +422,7 @@ fn answer_of_datasets(
         } => set::inherit(
             admin, peer, &dataset, &property, recursive, received, command,
         )
-        .map(done),
+        .map(done_but),
         Request::DatasetRename {
             from,
             to,

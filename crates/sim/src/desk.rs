@@ -357,6 +357,7 @@ impl Desk {
         };
         let command = format!("zfs set {prop}={text} {}", full(fs));
         let list = vec![(prop.to_string(), text)];
-        set::set(&self.admin, ROOT, &full(fs), &list, false, command).map_err(told)
+        let done = set::set(&self.admin, ROOT, &full(fs), &list, false, command);
+        done.map(drop).map_err(told)
     }
 }

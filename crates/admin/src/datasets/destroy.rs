@@ -1,5 +1,6 @@
 //! `zfs destroy`: file systems, volumes, snapshots and bookmarks.
 
+use crate::datasets::mount::Early;
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, mount, objsets, protect, Answer};
 use crate::errors;
@@ -20,6 +21,15 @@ const BATCH: usize = 100;
 
 /// What is done in the same txg, once everything is destroyed.
 pub(crate) type Then = Box<dyn FnOnce(&Pool, &Tx) -> Result<()> + Send>;
+
+/// How far a request to destroy something goes.
+enum Phase<'a, 'b> {
+    /// Everything that can refuse it is asked; what is mounted of it is told.
+    Look(&'a mut Vec<Arc<Mounted>>),
+    /// It is carried out. What was mounted has been taken away as far as it was known; directories that nobody needs any more
+    /// are told, to be removed with no lock held.
+    Do(&'a mut Early<'b>, &'a mut Vec<PathBuf>),
+}
 
 /// One dataset to be destroyed. There may be a hundred thousand: none is in memory for that.
 #[derive(Clone)]
@@ -137,6 +147,7 @@ impl Plan<'_> {
                     object,
                     snapshot: None,
                 });
+                rights::bounded(self.steps.len())?;
             }
             return Ok(true);
         }
@@ -225,6 +236,7 @@ impl Plan<'_> {
             object: e.object,
             snapshot: Some((head.clone(), e)),
         });
+        rights::bounded(self.steps.len())?;
         Ok(true)
     }
 
@@ -256,18 +268,60 @@ pub(crate) fn dependents(entry: &PoolEntry, clones: &[Arc<Dir>]) -> Result<Vec<S
 pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Destroyed> {
     let of = r.name.split(['@', '#']).next().unwrap_or_default();
     let entry = datasets::entry_of(admin, of)?;
-    let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
-    datasets::need_writable(&entry)?;
-    let _names = entry.names.write_unless_cancelled()?;
-    if let Some((fs, mark)) = r.name.split_once('#') {
-        return destroy_bookmark(admin, &entry, peer, r, fs, mark);
-    }
-    match r.name.split_once('@') {
-        None => destroy_head(admin, &entry, peer, r),
-        Some((fs, spec)) => {
-            let below = r.recursive || r.dependents;
-            destroy_snapshots(admin, &entry, peer, r, (fs, spec, below), None)
+    // Of snapshots nothing is mounted as a rule, and there may be very many of them.
+    let heads = !r.name.contains('@') || r.dependents;
+    let mut early = match r.dry_run || r.name.contains('#') || !heads {
+        true => Early::none(admin, &entry),
+        false => Early::take_down(admin, &entry, r.force, || {
+            datasets::need_writable(&entry)?;
+            let mut mounts = Vec::new();
+            one(admin, &entry, peer, r, Phase::Look(&mut mounts))?;
+            Ok(mounts)
+        })
+        .map_err(busy)?,
+    };
+    let mut unused = Vec::new();
+    let done = {
+        let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+        datasets::need_writable(&entry)?;
+        let _names = entry.names.write_unless_cancelled()?;
+        match r.name.split_once('#') {
+            Some((fs, mark)) => destroy_bookmark(admin, &entry, peer, r, fs, mark),
+            None => {
+                let phase = Phase::Do(&mut early, &mut unused);
+                one(admin, &entry, peer, r, phase)
+            }
         }
+    };
+    admin.door.remove_dirs(unused);
+    done
+}
+
+fn one(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    peer: Peer,
+    r: &DatasetDestroy,
+    phase: Phase<'_, '_>,
+) -> Answer<Destroyed> {
+    match r.name.split_once('@') {
+        None => destroy_head(admin, entry, peer, r, phase),
+        Some((fs, spec)) => {
+            let at = (fs, spec, r.recursive || r.dependents);
+            snapshots(admin, entry, peer, r, at, (None, phase))
+        }
+    }
+}
+
+/// What is said of a mount that is in use.
+fn busy(e: ApiError) -> ApiError {
+    if e.code != Kind::Busy.errno() {
+        return e;
+    }
+    let busy = ApiError::reason(Kind::Busy, "dataset is busy");
+    match e.message.split_once('\n') {
+        Some((_, by)) => busy.hint(by),
+        None => busy,
     }
 }
 
@@ -328,6 +382,7 @@ fn destroy_head(
     entry: &Arc<PoolEntry>,
     peer: Peer,
     r: &DatasetDestroy,
+    phase: Phase<'_, '_>,
 ) -> Answer<Destroyed> {
     let ds = datasets::find(entry, &r.name)?;
     let recursive = r.recursive || r.dependents;
@@ -367,7 +422,7 @@ fn destroy_head(
     let lost = plan.take_lost(false)?;
     let steps = std::mem::take(&mut plan.steps);
     held(entry, &steps)?;
-    let mut done = carry_out(admin, entry, peer, r, steps, (None, None))?;
+    let mut done = carry_out(admin, entry, peer, r, steps, (None, None, phase))?;
     done.failed.extend(lost);
     Ok(done)
 }
@@ -397,8 +452,24 @@ pub(crate) fn destroy_snapshots(
     entry: &Arc<PoolEntry>,
     peer: Peer,
     r: &DatasetDestroy,
-    (fs, spec, below): (&str, &str, bool),
+    at: (&str, &str, bool),
     then: Option<Then>,
+) -> Answer<Destroyed> {
+    let mut unused = Vec::new();
+    let mut early = Early::none(admin, entry);
+    let phase = Phase::Do(&mut early, &mut unused);
+    let done = snapshots(admin, entry, peer, r, at, (then, phase));
+    admin.door.remove_dirs(unused);
+    done
+}
+
+fn snapshots(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    peer: Peer,
+    r: &DatasetDestroy,
+    (fs, spec, below): (&str, &str, bool),
+    (then, phase): (Option<Then>, Phase<'_, '_>),
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
     let mut plan = new_plan(entry, None, r.dependents);
@@ -445,7 +516,7 @@ pub(crate) fn destroy_snapshots(
     }
     let steps = std::mem::take(&mut plan.steps);
     let reclaim = r.reclaim.then_some(reclaim);
-    let mut done = carry_out(admin, entry, peer, r, steps, (reclaim, then))?;
+    let mut done = carry_out(admin, entry, peer, r, steps, (reclaim, then, phase))?;
     done.failed.extend(lost);
     Ok(done)
 }
@@ -531,7 +602,7 @@ fn carry_out(
     peer: Peer,
     r: &DatasetDestroy,
     steps: Vec<Step>,
-    (reclaim, mut then): (Option<u64>, Option<Then>),
+    (reclaim, mut then, phase): (Option<u64>, Option<Then>, Phase<'_, '_>),
 ) -> Answer<Destroyed> {
     let load = |s: &Step| s.load(&entry.pool).map_err(|e| datasets::plain(e, &s.name));
     if !r.protected {
@@ -569,17 +640,15 @@ fn carry_out(
         .filter_map(|s| entry.mounted(s.object))
         .collect();
     mounts.sort_by_key(|m| m.sequence);
-    let down = mount::take_down(admin, entry, &mounts, r.force).map_err(|e| {
-        if e.code == Kind::Busy.errno() {
-            let busy = ApiError::reason(Kind::Busy, "dataset is busy");
-            match e.message.split_once('\n') {
-                Some((_, by)) => busy.hint(by),
-                None => busy,
-            }
-        } else {
-            e
+    let (early, unused) = match phase {
+        Phase::Look(out) => {
+            *out = mounts;
+            return Ok(answer);
         }
-    })?;
+        Phase::Do(early, unused) => (early, unused),
+    };
+    let down = mount::take_down(admin, entry, &mounts, r.force).map_err(busy)?;
+    let down = early.with(down);
     let places = unused_places(admin, entry, &steps, &down);
     for s in steps.iter().filter(|s| s.is_head()) {
         if let Err(e) = s.load(&entry.pool).and_then(|ds| free_log(entry, &ds)) {
@@ -627,7 +696,7 @@ fn carry_out(
         }
     }
     let gone = places.into_iter().filter(|(n, _)| *n < done);
-    admin.door.remove_dirs(gone.map(|(_, path)| path).collect());
+    unused.extend(gone.map(|(_, path)| path));
     if let Some(e) = error {
         let left: HashSet<u64> = steps[done..].iter().map(|s| s.object).collect();
         let down: Vec<_> = down

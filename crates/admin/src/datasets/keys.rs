@@ -509,6 +509,50 @@ mod tests {
     }
 
     #[test]
+    fn a_user_has_one_key_made_at_a_time() {
+        let (env, _) = env_sim::mem_env(7);
+        let process = crate::alone::Alone::new(env.clone(), pool::Tunables::default());
+        let door = Arc::new(crate::alone::MemoryDoor::default());
+        let admin = Admin::new(env, crate::alone::settings(), door, Arc::new(process));
+        let user = |uid| Peer {
+            uid,
+            gid: uid,
+            pid: 1,
+        };
+        let (joe, mary) = (user(71_001), user(71_002));
+        let p = KeyParams {
+            format: keyformat::PASSPHRASE,
+            salt: 1,
+            iterations: 1,
+        };
+        let made = |who| made_for(&admin, who, &p, &key(9));
+        // The command ends while it waits for its turn.
+        let waits = |who| {
+            let asked = std::cell::Cell::new(0);
+            let gone = move || asked.replace(asked.get() + 1) > 5;
+            cancel::with(Box::new(gone), || made(who))
+        };
+        let first = turn(&admin, joe).unwrap();
+        assert!(first.is_some());
+        let e = waits(joe).err().expect("a second key was made meanwhile");
+        assert_eq!(e.code, Kind::Interrupted.errno());
+        // Neither other users nor the owner wait; nor does material that is a key as it is.
+        assert!(made(mary).is_ok());
+        assert!(made(user(0)).is_ok());
+        let raw = KeyParams {
+            format: keyformat::RAW,
+            ..p
+        };
+        assert!(made_for(&admin, joe, &raw, &key(32)).is_ok());
+        std::thread::scope(|s| {
+            let next = s.spawn(|| made(joe).is_ok());
+            drop(first);
+            assert!(next.join().unwrap());
+        });
+        assert!(made(joe).is_ok());
+    }
+
+    #[test]
     fn material_of_every_format() {
         let p = |format| KeyParams {
             format,

@@ -631,6 +631,84 @@ pub fn may_take_down(admin: &Admin, entry: &PoolEntry, peer: Peer, list: &[Arc<M
     user.is_none() || list.iter().all(|m| may(m).is_ok())
 }
 
+/// Mounts that a change has taken away before it took its locks. When this is dropped they are put back: the change failed.
+/// To be declared before the locks, so that they are free by then.
+pub struct Early<'a> {
+    admin: &'a Arc<Admin>,
+    entry: &'a Arc<PoolEntry>,
+    down: Vec<Arc<Mounted>>,
+}
+
+impl<'a> Early<'a> {
+    /// Nothing was taken away.
+    pub fn none(admin: &'a Arc<Admin>, entry: &'a Arc<PoolEntry>) -> Early<'a> {
+        Early {
+            admin,
+            entry,
+            down: Vec::new(),
+        }
+    }
+
+    /// Unmounts for a change, the youngest first, while no lock is held: a mount that is busy, or whose place does not answer,
+    /// makes others wait for nothing. `choose` says which, under the locks: all that would refuse the change must have been
+    /// asked. Directories nobody asked for are removed.
+    ///
+    /// Errors: what cannot be unmounted; nothing has changed then.
+    pub fn take_down(
+        admin: &'a Arc<Admin>,
+        entry: &'a Arc<PoolEntry>,
+        force: bool,
+        choose: impl FnOnce() -> Answer<Vec<Arc<Mounted>>>,
+    ) -> Answer<Early<'a>> {
+        let mut early = Early::none(admin, entry);
+        let mut todo = {
+            let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+            let _names = entry.names.read_unless_cancelled()?;
+            // What refuses the change is told by whoever makes it.
+            choose().unwrap_or_default()
+        };
+        todo.sort_by_key(|m| m.sequence);
+        for m in todo.into_iter().rev() {
+            let place = admin.mountpoint(entry, &m.ds);
+            m.mount.unmount(force).map_err(errors::answer)?;
+            early.down.push(m.clone());
+            if place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path)) {
+                admin.door.remove_dirs(vec![m.path.clone()]);
+            }
+        }
+        Ok(early)
+    }
+
+    /// Takes them over, with those that were taken down since, in the order in which they were mounted. What somebody mounted
+    /// again meanwhile is among the latter.
+    pub fn with(&mut self, later: Vec<Arc<Mounted>>) -> Vec<Arc<Mounted>> {
+        let mut all = std::mem::take(&mut self.down);
+        all.retain(|m| later.iter().all(|l| l.object != m.object));
+        all.extend(later);
+        all.sort_by_key(|m| m.sequence);
+        all
+    }
+
+    /// Whether a dataset was mounted.
+    pub fn has(&self, object: u64) -> bool {
+        self.down.iter().any(|m| m.object == object)
+    }
+}
+
+impl Drop for Early<'_> {
+    fn drop(&mut self) {
+        if self.down.is_empty() {
+            return;
+        }
+        self.down.sort_by_key(|m| m.sequence);
+        // Where the pool has been exported there is nothing to be put back.
+        let Ok(_gate) = self.entry.pass() else { return };
+        let _names = self.entry.names.write();
+        self.down.retain(|m| self.entry.mounted(m.object).is_none());
+        restore(self.admin, self.entry, &self.down);
+    }
+}
+
 /// Unmounts, the youngest first, for a change: directories nobody asked for are removed. If one
 /// cannot be unmounted, those that were are put back.
 pub fn take_down(

@@ -1,8 +1,10 @@
 //! `zfs rename`: file systems, volumes, snapshots and bookmarks.
 
+use crate::datasets::mount::Early;
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, create, mount, Answer};
 use crate::errors;
+use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::setters;
 use api::{ApiError, Peer};
@@ -10,7 +12,7 @@ use base::mutation::{mutated, Mutation};
 use base::{Kind, Result};
 use disk::names::{self, Want};
 use dmu::Tx;
-use dsl::Dataset;
+use dsl::{Caller, Dataset, Dir};
 use pool::Pool;
 use std::sync::Arc;
 
@@ -37,6 +39,20 @@ pub fn rename(
     command: String,
 ) -> Answer<Option<String>> {
     let entry = datasets::entry_of(admin, from)?;
+    let mut early = match how.no_remount || from == to || from.contains('@') {
+        true => Early::none(admin, &entry),
+        false => Early::take_down(admin, &entry, how.force, || {
+            datasets::need_writable(&entry)?;
+            let ds = datasets::find(&entry, from)?;
+            check_names(from, to)?;
+            rights::require(admin, &entry, peer, Action::Rename, &ds)?;
+            let mounts = check(admin, &entry, peer, &ds, (from, to), how)?.mounts;
+            match mount::may_take_down(admin, &entry, peer, &mounts) {
+                true => Ok(mounts),
+                false => Ok(Vec::new()),
+            }
+        })?,
+    };
     let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     datasets::need_writable(&entry)?;
     let _names = entry.names.write_unless_cancelled()?;
@@ -54,67 +70,22 @@ pub fn rename(
         let (old, recursive) = ((fs, old), how.recursive);
         return snapshot(admin, &entry, peer, old, to, recursive, command).map(|()| None);
     }
-    if let Some(name) = datasets::received_below(&entry, from) {
-        return Err(ApiError::reason(
-            Kind::Busy,
-            format!("dataset is busy: a stream is being received into '{name}'"),
-        ));
-    }
-    let dir = ds.dir();
-    if dir.parent().is_none() {
-        return Err(ApiError::reason(
-            Kind::Invalid,
-            "the root dataset is renamed with its pool: zpool export, then zpool import NAME NEWNAME",
-        ));
-    }
-    if datasets::is_below(to, from) {
-        let why = "New dataset name cannot be a descendant of current dataset name";
-        return Err(cannot(to, Kind::Invalid, why));
-    }
-    let Some((parent, last)) = to.rsplit_once('/') else {
-        return Err(ApiError::sentence(
-            Kind::Invalid,
-            format!("cannot create '{to}': missing dataset name"),
-        ));
-    };
-    match entry.pool.dsl.dir(to) {
-        Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
-        Err(e) if e.kind == Kind::NotFound => {}
-        Err(e) => return Err(datasets::plain(e, from)),
-    }
-    let above = create::above(&entry, to, how.parents).map_err(|e| ApiError {
-        message: e.sentence_for("create", to),
-        whole: true,
-        ..e
-    })?;
-    above.require(admin, &entry, peer, &api::Props::default())?;
-    let caller = rights::caller(admin, &entry, peer)?;
-    entry
-        .pool
-        .dsl
-        .check_rename_limits(&dir, &above.parent.dir(), &caller)
-        .map_err(|e| datasets::plain(e, from))?;
-    if above.missing.is_empty() {
-        entry
-            .pool
-            .dsl
-            .check_rename(&dir, &above.parent.dir(), last)
-            .map_err(|e| datasets::plain(e, from))?;
-    }
+    let Checked {
+        dir,
+        above,
+        caller,
+        parent,
+        last,
+        mounts,
+    } = check(admin, &entry, peer, &ds, (from, to), how)?;
     let make_parents = create::make_parents(admin, &entry, peer, &above)?;
-    // All that is mounted moves, or at least gets another source in the table of mounts.
-    let mounts: Vec<_> = entry
-        .all_mounts()
-        .into_iter()
-        .filter(|m| !how.no_remount && datasets::is_below(&m.ds.full_name(), from))
-        .collect();
     let moves = mount::may_take_down(admin, &entry, peer, &mounts);
     let down = match moves {
         true => mount::take_down(admin, &entry, &mounts, how.force)?,
         // As with -u: what is another user's mount stays where it is.
         false => Vec::new(),
     };
-    let (parent, last) = (parent.to_string(), last.to_string());
+    let down = early.with(down);
     let renamed = ds.clone();
     let done = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
         make_parents(pool, tx)?;
@@ -143,6 +114,89 @@ pub fn rename(
     let up = mount::put_up(admin, &entry, down, Vec::new(), peer);
     failed.extend(up.into_iter().map(|(_, e)| e.to_string()));
     Ok((!failed.is_empty()).then(|| failed.join("\n")))
+}
+
+/// What was found out of a file system or volume that can be renamed.
+struct Checked {
+    dir: Arc<Dir>,
+    above: create::Above,
+    caller: Caller,
+    /// The new parent's name, and the new name in it.
+    parent: String,
+    last: String,
+    /// All that is mounted moves, or at least gets another source in the table of mounts.
+    mounts: Vec<Arc<Mounted>>,
+}
+
+/// Asks all that can refuse the renaming of a file system or volume, under the lock of names.
+fn check(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    ds: &Arc<Dataset>,
+    (from, to): (&str, &str),
+    how: How,
+) -> Answer<Checked> {
+    if let Some(name) = datasets::received_below(entry, from) {
+        return Err(ApiError::reason(
+            Kind::Busy,
+            format!("dataset is busy: a stream is being received into '{name}'"),
+        ));
+    }
+    let dir = ds.dir();
+    if dir.parent().is_none() {
+        return Err(ApiError::reason(
+            Kind::Invalid,
+            "the root dataset is renamed with its pool: zpool export, then zpool import NAME NEWNAME",
+        ));
+    }
+    if datasets::is_below(to, from) {
+        let why = "New dataset name cannot be a descendant of current dataset name";
+        return Err(cannot(to, Kind::Invalid, why));
+    }
+    let Some((parent, last)) = to.rsplit_once('/') else {
+        return Err(ApiError::sentence(
+            Kind::Invalid,
+            format!("cannot create '{to}': missing dataset name"),
+        ));
+    };
+    match entry.pool.dsl.dir(to) {
+        Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
+        Err(e) if e.kind == Kind::NotFound => {}
+        Err(e) => return Err(datasets::plain(e, from)),
+    }
+    let above = create::above(entry, to, how.parents).map_err(|e| ApiError {
+        message: e.sentence_for("create", to),
+        whole: true,
+        ..e
+    })?;
+    above.require(admin, entry, peer, &api::Props::default())?;
+    let caller = rights::caller(admin, entry, peer)?;
+    entry
+        .pool
+        .dsl
+        .check_rename_limits(&dir, &above.parent.dir(), &caller)
+        .map_err(|e| datasets::plain(e, from))?;
+    if above.missing.is_empty() {
+        entry
+            .pool
+            .dsl
+            .check_rename(&dir, &above.parent.dir(), last)
+            .map_err(|e| datasets::plain(e, from))?;
+    }
+    let mounts: Vec<_> = entry
+        .all_mounts()
+        .into_iter()
+        .filter(|m| !how.no_remount && datasets::is_below(&m.ds.full_name(), from))
+        .collect();
+    Ok(Checked {
+        dir,
+        caller,
+        parent: parent.to_string(),
+        last: last.to_string(),
+        mounts,
+        above,
+    })
 }
 
 fn cannot(to: &str, kind: Kind, why: &str) -> ApiError {

@@ -13,7 +13,7 @@ use crate::errors;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, Peer};
 use base::mutation::{mutated, Mutation};
-use base::{Kind, Result};
+use base::{bail, Kind, Result};
 use disk::props;
 use dsl::{Caller, Dataset};
 use std::cell::{Cell, RefCell};
@@ -198,6 +198,25 @@ pub fn for_stranger<R>(request: impl FnOnce() -> R) -> R {
 /// Whether the request of this thread is one of [`for_stranger`].
 pub fn is_for_stranger() -> bool {
     STRANGER.get()
+}
+
+/// Most datasets and snapshots that one request of [`for_stranger`] may be about. They are listed until it is answered, each in
+/// about a KiB.
+pub const MOST_OF_USERS: usize = 10_000;
+
+/// Refuses such a request that is about more.
+///
+/// # Errors
+/// `Kind::ArgTooBig` with what to do.
+pub fn bounded(number: usize) -> Result<()> {
+    if number > MOST_OF_USERS && is_for_stranger() {
+        bail!(
+            ArgTooBig,
+            "one request of a user other than the owner is about {MOST_OF_USERS} datasets and snapshots at most; name \
+             fewer at a time"
+        );
+    }
+    Ok(())
 }
 
 /// All groups of the caller of this thread's request.

@@ -1,6 +1,6 @@
 //! `zfs set` and `zfs inherit`.
 
-use crate::datasets::mount::{self, Move};
+use crate::datasets::mount::{self, Early, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
 use crate::datasets::{self, quota, version, volumes, Answer};
@@ -45,7 +45,77 @@ impl Change {
     }
 }
 
-/// `zfs set`: all or nothing.
+/// What is said where a change of properties leaves a mount where it is.
+const STAYS: &str = "what is mounted stays where and as it is: not all of it is yours to unmount";
+
+/// Looks at where a `mountpoint` that is about to be set leads, with no lock held. A user's must be a directory of this user:
+/// what the mount would refuse later is refused at once.
+fn look_at_place(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    entry: &Arc<PoolEntry>,
+    dataset: &str,
+    props: &api::Props,
+) -> Answer<()> {
+    let mut values = props.iter().rev().filter(|(n, _)| n == "mountpoint");
+    let Some((_, value)) = values.next().filter(|(_, v)| v.starts_with('/')) else {
+        return Ok(());
+    };
+    {
+        let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+        let _names = entry.names.read_unless_cancelled()?;
+        let ds = datasets::find(entry, dataset)?;
+        for (name, _) in props {
+            rights::require_named(admin, entry, peer, rights::of_property(name), &ds)?;
+        }
+        // A value that is none is refused as such.
+        if checked(entry, &ds, &vec![("mountpoint".into(), value.clone())]).is_err() {
+            return Ok(());
+        }
+    }
+    let root = entry.altroot.as_deref();
+    let place = match root {
+        Some(root) => root.join(value.trim_start_matches('/')),
+        None => value.into(),
+    };
+    match rights::mounting_user(admin, peer) {
+        Some(user) => {
+            admin.door.is_for_user(&place, root, user).map_err(|e| {
+                ApiError::reason(e.kind, format!("permission denied: {e}"))
+                    .hint("a mountpoint that a user sets is a directory of this user, or a new one in a directory of this user")
+            })
+        }
+        // So that a place that does not answer is known before a lock is taken.
+        None => {
+            let _ = admin.door.reach(&place, root, None);
+            Ok(())
+        }
+    }
+}
+
+/// Unmounts what changes concern, before the locks are taken.
+fn take_down_early<'a>(
+    admin: &'a Arc<Admin>,
+    peer: Peer,
+    entry: &'a Arc<PoolEntry>,
+    changes: impl FnOnce() -> Answer<Vec<Change>>,
+) -> Answer<Early<'a>> {
+    Early::take_down(admin, entry, false, || {
+        let changes = changes()?;
+        let plan = plan(admin, entry, &changes).map_err(errors::answer)?;
+        match mount::may_take_down(admin, entry, peer, &plan.down) {
+            true => Ok(plan.down),
+            false => Ok(Vec::new()),
+        }
+    })
+}
+
+/// Whether properties may move mounts.
+fn may_move<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
+    names.any(|n| MOVES.contains(&n))
+}
+
+/// `zfs set`: all or nothing. Returns what was left as it is, in words.
 pub fn set(
     admin: &Arc<Admin>,
     peer: Peer,
@@ -53,8 +123,15 @@ pub fn set(
     props: &api::Props,
     no_remount: bool,
     command: String,
-) -> Answer<()> {
+) -> Answer<Option<String>> {
     let entry = datasets::entry_of(admin, dataset)?;
+    look_at_place(admin, peer, &entry, dataset, props)?;
+    let mut early = match !no_remount && may_move(props.iter().map(|(n, _)| n.as_str())) {
+        true => take_down_early(admin, peer, &entry, || {
+            to_set(admin, peer, &entry, dataset, props)
+        })?,
+        false => Early::none(admin, &entry),
+    };
     let _gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let ds = datasets::find(&entry, dataset)?;
@@ -84,17 +161,10 @@ pub fn set(
         ds: ds.clone(),
         list,
     };
-    apply(
-        admin,
-        peer,
-        &entry,
-        dataset,
-        vec![change],
-        no_remount,
-        command,
-    )?;
+    let how = (no_remount, &mut early);
+    let left = apply(admin, peer, &entry, dataset, vec![change], how, command)?;
     if quotas.is_empty() {
-        return Ok(());
+        return Ok(left);
     }
     let _names = entry.names.write();
     // Permissions may have changed since, and do so under this lock only.
@@ -104,7 +174,36 @@ pub fn set(
     datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
         true => quota::store(&entry, &ds, &quotas).map_err(|e| datasets::plain(e, dataset)),
         false => Err(ApiError::no_such_dataset(dataset)),
-    })
+    })?;
+    Ok(left)
+}
+
+/// What [`set`] changes, as far as mounts may move for it; everything that would refuse it was asked.
+fn to_set(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    entry: &PoolEntry,
+    dataset: &str,
+    props: &api::Props,
+) -> Answer<Vec<Change>> {
+    datasets::need_writable(entry)?;
+    let ds = datasets::find(entry, dataset)?;
+    let kind = datasets::kind_of(entry, &ds);
+    let mut quotas = Vec::new();
+    let mut plain = api::Props::new();
+    for (name, text) in props {
+        rights::require_named(admin, entry, peer, rights::of_property(name), &ds)?;
+        match quota::parse(name, text, kind)? {
+            Some(q) => quotas.push(q),
+            None if name == "version" => {
+                version::asked(entry, &ds, text)?;
+            }
+            None => plain.push((name.clone(), text.clone())),
+        }
+    }
+    quota::check(entry, &ds, &quotas)?;
+    let list = checked(entry, &ds, &plain)?;
+    Ok(vec![Change { ds, list }])
 }
 
 /// What to say of properties that were set and mean nothing for now.
@@ -245,7 +344,7 @@ fn reserve(
     Ok(())
 }
 
-/// `zfs inherit`
+/// `zfs inherit`. Returns what was left as it is, in words.
 pub fn inherit(
     admin: &Arc<Admin>,
     peer: Peer,
@@ -254,10 +353,31 @@ pub fn inherit(
     recursive: bool,
     received: bool,
     command: String,
-) -> Answer<()> {
+) -> Answer<Option<String>> {
     let entry = datasets::entry_of(admin, dataset)?;
+    let changes = || {
+        let how = (recursive, received);
+        to_inherit(admin, peer, &entry, dataset, property, how)
+    };
+    let mut early = match may_move(std::iter::once(property)) {
+        true => take_down_early(admin, peer, &entry, changes)?,
+        false => Early::none(admin, &entry),
+    };
     let _gate = entry.gate.acquire_read();
-    datasets::need_writable(&entry)?;
+    let how = (false, &mut early);
+    apply(admin, peer, &entry, dataset, changes()?, how, command)
+}
+
+/// What [`inherit`] changes.
+fn to_inherit(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    entry: &PoolEntry,
+    dataset: &str,
+    property: &str,
+    (recursive, received): (bool, bool),
+) -> Answer<Vec<Change>> {
+    datasets::need_writable(entry)?;
     let name = match props::dataset(property) {
         _ if props::is_reserved(property) => {
             return Err(ApiError::reason(
@@ -303,7 +423,7 @@ pub fn inherit(
             row.name
         }
     };
-    let ds = datasets::find(&entry, dataset)?;
+    let ds = datasets::find(entry, dataset)?;
     let all = match (recursive, ds.is_snapshot()) {
         (false, _) => vec![ds],
         (true, false) => datasets::subtree(&ds.dir()).map_err(|e| datasets::plain(e, dataset))?,
@@ -315,7 +435,7 @@ pub fn inherit(
         }
     };
     for ds in &all {
-        rights::require_named(admin, &entry, peer, rights::of_property(name), ds)?;
+        rights::require_named(admin, entry, peer, rights::of_property(name), ds)?;
     }
     let how = if received {
         PropChange::RevertToReceived
@@ -339,20 +459,21 @@ pub fn inherit(
             });
         }
     }
-    apply(admin, peer, &entry, dataset, changes, false, command)
+    Ok(changes)
 }
 
 /// Stores checked changes in one txg, with everything that follows from them: mounts that move,
-/// mounted file systems that behave differently. `name` is the dataset the command names.
+/// mounted file systems that behave differently. `name` is the dataset the command names. Returns what was left as it is, in
+/// words.
 fn apply(
     admin: &Arc<Admin>,
     peer: Peer,
     entry: &Arc<PoolEntry>,
     name: &str,
     changes: Vec<Change>,
-    no_remount: bool,
+    (no_remount, early): (bool, &mut Early<'_>),
     command: String,
-) -> Answer<()> {
+) -> Answer<Option<String>> {
     let moves = changes.iter().any(|c| MOVES.iter().any(|p| c.has(p)));
     let (_read, _write) = match moves && !no_remount {
         true => (None, Some(entry.names.write())),
@@ -372,11 +493,14 @@ fn apply(
         false => plan(admin, entry, &changes).map_err(|e| datasets::plain(e, name))?,
     };
     // What the caller may not unmount stays as it is: the change is stored as with -u.
-    let plan = match mount::may_take_down(admin, entry, peer, &plan.down) {
-        true => plan,
-        false => Move::default(),
+    let stays = !mount::may_take_down(admin, entry, peer, &plan.down);
+    let mut plan = match stays {
+        false => plan,
+        true => Move::default(),
     };
-    let down = mount::take_down(admin, entry, &plan.down, false)?;
+    // What was mounted until just now has been taken down already.
+    plan.up.retain(|ds| !early.has(ds.object()));
+    let down = early.with(mount::take_down(admin, entry, &plan.down, false)?);
     let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
     let stored = entry.pool.task(move |pool, tx| {
         if !mutated(Mutation::PropertyLost) {
@@ -391,7 +515,7 @@ fn apply(
     let failed = mount::put_up(admin, entry, down, plan.up, peer);
     refresh(entry, &changed);
     if failed.is_empty() {
-        return Ok(());
+        return Ok(stays.then(|| STAYS.into()));
     }
     let code = failed.first().map_or(Kind::Io, |(_, e)| e.kind);
     let mut e = ApiError::sentence(code, "property may be set but unable to remount filesystem");

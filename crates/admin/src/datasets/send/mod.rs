@@ -82,7 +82,13 @@ pub fn send(
         let plan = match &token {
             Some(t) => resume::of_token(&entry, t)?,
             None if r.saved => resume::saved(&entry, r)?,
-            None => plan::plan(&entry, r)?,
+            None => {
+                // Of what nothing may be sent, nothing is listed.
+                if let Ok(ds) = datasets::find(&entry, &r.target) {
+                    may_send(admin, &entry, peer, r.raw, &ds)?;
+                }
+                plan::plan(&entry, r)?
+            }
         };
         // All snapshots of a file system are asked for once: what may be done with them is stored there.
         let mut asked = None;
@@ -92,11 +98,7 @@ pub fn send(
             if asked.replace(dir.object()) == Some(dir.object()) {
                 continue;
             }
-            let action = Action::Send {
-                raw: step.spec.raw,
-                encrypted: dir.is_encrypted().map_err(errors::answer)?,
-            };
-            rights::require(admin, &entry, peer, action, &ds)?;
+            may_send(admin, &entry, peer, step.spec.raw, &ds)?;
         }
         let (kept, answer) = open(&plan, r)?;
         let listed = entry.users.enter(peer.pid, name, Way::Sent);
@@ -112,6 +114,12 @@ pub fn send(
     };
     write(admin, &plan, kept, &answer, out, r.progress.then_some(tell))?;
     Ok(answer)
+}
+
+fn may_send(admin: &Admin, entry: &PoolEntry, peer: Peer, raw: bool, ds: &Dataset) -> Answer<()> {
+    let encrypted = ds.dir().is_encrypted().map_err(errors::answer)?;
+    let action = Action::Send { raw, encrypted };
+    rights::require(admin, entry, peer, action, ds)
 }
 
 /// Opens what is to be sent, each dataset for a moment, and keeps it from being destroyed.

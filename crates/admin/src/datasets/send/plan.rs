@@ -2,7 +2,8 @@
 
 use super::package;
 use super::words::{failure, refusal};
-use crate::datasets::{self, Answer};
+use crate::datasets::{self, rights, Answer};
+use crate::errors;
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
 use base::{Kind, Result, Txg};
@@ -306,6 +307,14 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         }
         false => vec![snap.dir().head().map_err(|e| failure(&r.target, e))?],
     };
+    if rights::is_for_stranger() {
+        let mut all = heads.len();
+        for head in &heads {
+            let snapshots = head.snapshot_list().map_err(|e| failure(&r.target, e))?;
+            all += snapshots.len();
+            rights::bounded(all).map_err(errors::answer)?;
+        }
+    }
     let wants = r.replicate || r.props || r.backup || r.holds;
     let made = match wants {
         true => package::of_tree(&heads, from.as_deref(), to, r)?,

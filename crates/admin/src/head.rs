@@ -357,18 +357,33 @@ impl SpaceInfo for NoFigures {
     }
 }
 
-/// A file system that is not mounted, to look something up in it.
+/// A file system that is not mounted, to look something up in it. Access control lists do not count: nobody's rights may be
+/// asked in it. See [`view_with_rights`].
 pub fn read_only_view(pool: &Pool, ds: &Dataset) -> Result<Arc<Zfs>> {
+    let props = Props {
+        readonly: true,
+        ..Props::default()
+    };
+    view(pool, ds, props)
+}
+
+/// The same, in which users have the rights they would have in a mount.
+pub fn view_with_rights(pool: &Pool, ds: &Dataset) -> Result<Arc<Zfs>> {
+    let props = Props {
+        readonly: true,
+        ..zpl_props(pool, ds, &[])?
+    };
+    view(pool, ds, props)
+}
+
+fn view(pool: &Pool, ds: &Dataset, props: Props) -> Result<Arc<Zfs>> {
     let readonly = pool.is_readonly() || ds.is_snapshot();
     let os = ds.open_objset(pool.write_policy(ds)?, readonly)?;
     Zfs::open(
         &os,
         zpl::Mount {
             clock: pool.env.clock.clone(),
-            props: Props {
-                readonly: true,
-                ..Props::default()
-            },
+            props,
             space: Arc::new(NoFigures),
             log: Arc::new(NoLog),
             pool_version: pool.version(),

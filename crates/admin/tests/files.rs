@@ -2,9 +2,9 @@
 
 use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::{Commands, ROOT};
-use admin::datasets::{files, mount, permissions, rights};
+use admin::datasets::{destroy, files, mount, permissions, rights, snapshots};
 use admin::{pools, Admin, Answer};
-use api::{Delegate, Delegation, FileWanted, Peer};
+use api::{DatasetDestroy, Delegate, Delegation, FileWanted, Peer, Rollback};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -142,6 +142,155 @@ fn a_caller_needs_the_rights_it_would_need_in_a_mount() {
     let group = || read(&admin, USER, "p/a", "/group", FileWanted::Content);
     assert_eq!(group().unwrap_err().code, 13);
     assert_eq!(rights::with_groups(vec![0], group).unwrap(), b"group");
+}
+
+/// A POSIX ACL as its extended attribute: tag, permissions and id of each entry.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut out = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(perm.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+#[test]
+fn an_acl_counts_without_a_mount_too() {
+    const NOBODY: u32 = u32::MAX;
+    let admin = world();
+    let commands = Commands(admin.clone());
+    commands.set("p/a", "acltype", "posix").unwrap();
+    let all = admin.find("p").unwrap().all_mounts();
+    let m = all.iter().find(|m| m.path == Path::new("/p/a")).unwrap();
+    let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+    {
+        let inside = m.head.enter();
+        let zfs = &inside.zfs;
+        let root = zfs.root().unwrap();
+        let put = |name: &str, mode: u32, who: (u16, u16, u32), group: u16| {
+            let z = make(zfs, &root, name, mode, b"");
+            if mode & 0o40000 == 0 {
+                zfs.write(&z, 0, b"closed", WriteOpts::default()).unwrap();
+            }
+            let list = [
+                (1, 7, NOBODY),
+                who,
+                (4, group, NOBODY),
+                (0x10, 5, NOBODY),
+                (0x20, 5, NOBODY),
+            ];
+            let name = b"system.posix_acl_access";
+            zfs.setxattr(&z, name, &acl(&list), 0, false, &Cred::root())
+                .unwrap();
+            z
+        };
+        // Closed to the user, although the mode has bits for everybody.
+        put("user", 0o100755, (2, 0, USER.uid), 5);
+        // Closed to the owning group: the mode shows the mask in place of it.
+        put("group", 0o100755, (2, 5, 1234), 0);
+        let dir = put("dir", 0o40755, (2, 0, USER.uid), 5);
+        make(zfs, &dir, "file", 0o100644, b"below");
+    }
+    drop(all);
+    commands.snapshot("p/a@s").unwrap();
+    let refused = |name: &str| {
+        let user = |path: &str| read(&admin, USER, name, path, FileWanted::Content);
+        for path in ["/user", "/dir/file"] {
+            assert_eq!(user(path).unwrap_err().code, 13, "{name} {path}");
+        }
+        let of_group = || rights::with_groups(vec![0], || user("/group"));
+        assert_eq!(of_group().unwrap_err().code, 13, "{name}");
+        assert_eq!(user("/group").unwrap(), b"closed", "{name}");
+        let list = read(&admin, USER, name, "/dir", FileWanted::Names);
+        assert_eq!(list.unwrap_err().code, 13, "{name}");
+    };
+    refused("p/a");
+    refused("p/a@s");
+    mount::unmount(&admin, ROOT, "p/a", false).unwrap();
+    refused("p/a");
+}
+
+/// Does something when the first bytes come.
+struct Meanwhile<F>(Option<F>, usize);
+
+impl<F: FnOnce()> std::io::Write for Meanwhile<F> {
+    fn write(&mut self, b: &[u8]) -> std::io::Result<usize> {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+        self.1 += b.len();
+        Ok(b.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The blocks of a dataset that is gone belong to others.
+#[test]
+fn what_is_destroyed_or_replaced_meanwhile_is_read_no_further() {
+    let take = |name: &'static str, mounted: bool, work: &dyn Fn(&Arc<Admin>)| {
+        let admin = world();
+        Commands(admin.clone()).snapshot("p/a@s").unwrap();
+        if !mounted {
+            mount::unmount(&admin, ROOT, "p/a", false).unwrap();
+        }
+        let mut out = Meanwhile(Some(|| work(&admin)), 0);
+        let path = b"/open/file";
+        let done = files::read(&admin, ROOT, name, path, FileWanted::Content, &mut out);
+        let e = done.unwrap_err();
+        assert_eq!(e.code, base::Kind::Stale.errno(), "{name} {e:?}");
+        assert_eq!(out.1, 1 << 20, "{name}");
+    };
+    let destroyed = |name: &'static str| {
+        move |admin: &Arc<Admin>| {
+            let ask = DatasetDestroy {
+                name: name.into(),
+                recursive: true,
+                ..DatasetDestroy::default()
+            };
+            destroy::destroy(admin, ROOT, &ask).unwrap();
+        }
+    };
+    let back = |admin: &Arc<Admin>| {
+        let ask = Rollback {
+            snapshot: "p/a@s".into(),
+            ..Rollback::default()
+        };
+        snapshots::rollback(admin, ROOT, &ask).unwrap();
+    };
+    take("p/a", false, &destroyed("p/a"));
+    take("p/a", true, &destroyed("p/a"));
+    take("p/a@s", false, &destroyed("p/a@s"));
+    take("p/a", false, &back);
+    take("p/a", true, &back);
+    // A mount that only goes away replaces nothing.
+    let admin = world();
+    let away = || drop(mount::unmount(&admin, ROOT, "p/a", false).unwrap());
+    let mut out = Meanwhile(Some(away), 0);
+    let path = b"/open/file";
+    files::read(
+        &admin,
+        ROOT,
+        "p/a",
+        path,
+        FileWanted::Content,
+        &mut out,
+    )
+    .unwrap();
+    assert_eq!(out.1, content().len());
+}
+
+#[test]
+fn an_export_by_force_ends_what_is_read() {
+    let admin = world();
+    let entry = admin.find("p").unwrap();
+    let mut out = Meanwhile(Some(|| assert!(entry.users.end_all())), 0);
+    let path = b"/open/file";
+    let done = files::read(&admin, ROOT, "p/a", path, FileWanted::Content, &mut out);
+    assert_eq!(done.unwrap_err().code, base::Kind::Interrupted.errno());
+    assert_eq!(out.1, 1 << 20);
 }
 
 #[test]

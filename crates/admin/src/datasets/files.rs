@@ -3,7 +3,8 @@
 //! 1. Nothing is written but what reading a mounted file writes (`atime`). What a mounted file system has in memory is seen.
 //! 2. The caller needs the permission to mount, and what it would need in a mount: to search every directory on the way, and to
 //!    read what it asks for.
-//! 3. No lock is held while the caller takes bytes. What is replaced meanwhile (rollback, receive) ends the request.
+//! 3. No lock is held while the caller takes bytes. What is replaced or destroyed meanwhile (rollback, receive) ends the request,
+//!    mounted or not: its blocks may have become others'.
 //! 4. Symbolic links are not followed, and file systems below are not entered.
 //! 5. A pool that is not in service is opened for reading by [`open_unimported`], in a process of the caller's own. Whoever may read its
 //!    devices may read all files in it.
@@ -189,7 +190,7 @@ impl View {
                 let inside = m.enter();
                 inside.zfs.clone()
             }
-            None => head::read_only_view(&entry.pool, &ds).map_err(plain)?,
+            None => head::view_with_rights(&entry.pool, &ds).map_err(plain)?,
         };
         drop(gate);
         Ok(View {
@@ -200,7 +201,8 @@ impl View {
         })
     }
 
-    /// Does a step of the work: the pool stays, and the file system is the one that was opened.
+    /// Does a step of the work: the pool stays, and the file system is the one that was opened. Locks of the pool are held, so
+    /// that nothing is destroyed or replaced meanwhile.
     fn step<R>(&self, work: impl FnOnce(&Zfs) -> Result<R>) -> Result<R> {
         if cancel::is_cancelled() {
             return Err(Kind::Interrupted.into());
@@ -209,12 +211,25 @@ impl View {
             return work(&self.zfs);
         };
         let _gate = entry.pass()?;
+        let _names = entry.names.read();
         let mounted = entry.mounted(self.ds.object());
         let inside = mounted.as_ref().map(|m| m.enter());
-        match &inside {
-            Some(i) if !Arc::ptr_eq(&i.zfs, &self.zfs) => Err(Kind::Stale.into()),
-            _ => work(&self.zfs),
+        let same = match &inside {
+            Some(i) => Arc::ptr_eq(&i.zfs, &self.zfs),
+            None => self.is_there(entry),
+        };
+        match same {
+            true => work(&self.zfs),
+            false => Err(Kind::Stale.into()),
         }
+    }
+
+    /// Whether the dataset exists, and has the object set that is read.
+    fn is_there(&self, entry: &PoolEntry) -> bool {
+        let now = entry.pool.dsl.dataset_by_object(self.ds.object());
+        let os = self.ds.objset();
+        now.is_ok_and(|now| Arc::ptr_eq(&now, &self.ds))
+            && os.is_some_and(|os| Arc::ptr_eq(&os, self.zfs.objset()))
     }
 
     /// The object at a path, and its name.
@@ -290,7 +305,9 @@ pub fn read(
 ) -> Answer<()> {
     let view = View::open(admin, peer, name)?;
     let users = view.entry.as_ref().map(|e| &e.users);
-    let _listed = users.map(|u| u.enter(peer.pid, name, Way::Sent));
+    let listed = users.map(|u| u.enter(peer.pid, name, Way::Sent));
+    // An export by force ends it.
+    let _ended = listed.as_ref().map(|l| cancel::ended_by(l.flag()));
     write(&view, path, wanted, to)
 }
 

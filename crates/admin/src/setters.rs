@@ -57,8 +57,11 @@ pub fn note_received(
     property: &str,
     user: Option<u64>,
 ) -> Result<()> {
+    // Older pools have no received values: what a stream brings is stored as a local one.
+    let local = at.0.version() < 22;
     match ds.prop(property, false)? {
         Some((_, PropSource::Received)) => note(at, ds, property, user),
+        Some((_, PropSource::Local)) if local => note(at, ds, property, user),
         _ => Ok(()),
     }
 }

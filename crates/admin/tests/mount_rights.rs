@@ -18,13 +18,20 @@ const JOE: Peer = Peer {
 };
 
 fn world() -> (Arc<Admin>, Arc<MemoryDoor>, Commands) {
+    world_with(&[])
+}
+
+/// The same, with these properties of the pool.
+fn world_with(props: &[(&str, &str)]) -> (Arc<Admin>, Arc<MemoryDoor>, Commands) {
     let (env, disks) = env_sim::mem_env(7);
     disks.add("/dev/a", 128 << 20);
     let settings = alone::settings();
     let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
     let door = Arc::new(MemoryDoor::default());
     let admin = Admin::new(env, settings, door.clone(), process);
-    let ask = alone::pool_on("p", "/dev/a");
+    let mut ask = alone::pool_on("p", "/dev/a");
+    let own = |(n, v): &(&str, &str)| (n.to_string(), v.to_string());
+    ask.props.extend(props.iter().map(own));
     pools::create::create(&admin, ROOT, ask).unwrap();
     let commands = Commands(admin.clone());
     commands.create("p/a", &[]).unwrap();
@@ -180,6 +187,41 @@ fn what_another_user_has_made_never_gets_power_by_itself() {
     assert_eq!(power(&a, "p/clone"), NONE);
     set(&a, ROOT, "p/clone", "setuid", "on").unwrap();
     assert_eq!(power(&a, "p/clone"), (true, false));
+}
+
+/// Pools without received values store what a stream brings as a local one.
+#[test]
+fn what_a_users_stream_says_is_not_the_administrators_word() {
+    for props in [&[][..], &[("version", "21")][..]] {
+        let (a, _, commands) = world_with(props);
+        commands.create("p/src", &[]).unwrap();
+        for (prop, value) in [("setuid", "on"), ("devices", "on"), ("mountpoint", "/etc/x")] {
+            commands.set("p/src", prop, value).unwrap();
+        }
+        commands.snapshot("p/src@s").unwrap();
+        let ask = Send {
+            target: "p/src@s".into(),
+            props: true,
+            ..Send::default()
+        };
+        let mut stream = Vec::new();
+        send::send(&a, ROOT, &ask, Some(&mut stream), &mut |_| {}).unwrap();
+        let given = "receive,create,mount,setuid,devices,mountpoint";
+        delegate(&a, "p/a", Delegate::User(1000), given, true);
+        let to = Receive {
+            target: "p/a/new".into(),
+            no_mount: true,
+            ..Receive::default()
+        };
+        receive::receive(&a, JOE, &to, &stream[..], &mut |_| {}).unwrap();
+        let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/new").unwrap();
+        let place = ds.prop("mountpoint", false).unwrap().unwrap().0;
+        assert_eq!(place.text().as_deref(), Some("/etc/x"));
+        assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), Some(1000));
+        set(&a, ROOT, "p/a/new", "mountpoint", "/srv").unwrap();
+        let _ = mount::mount(&a, ROOT, "p/a/new", &[], false, false, None);
+        assert_eq!(power(&a, "p/a/new"), NONE);
+    }
 }
 
 #[test]

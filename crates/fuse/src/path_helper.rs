@@ -54,6 +54,8 @@ const TICK: Timespec = Timespec {
 const IDLE: usize = 8;
 /// Most helpers that may be stuck; then every question is refused.
 const STUCK: usize = 64;
+/// The longest path that the kernel walks (`PATH_MAX`, with the end of the text).
+const MOST_OF_PATH: usize = 4096;
 /// Most descriptors with one message (the kernel's `SCM_MAX_FD`), and bytes of one.
 const MOST_FILES: usize = 253;
 const MOST_BYTES: usize = 128 << 10;
@@ -237,13 +239,19 @@ impl Limit<'static> {
 
 /// Has somebody walk `path`, with these descriptors.
 ///
-/// Errors: again, if it takes too long or somebody else waits there; those of the job, and of its descriptors.
+/// Errors: `NameTooLong`, if the kernel would not walk it; again, if it takes too long or somebody else waits there; those of the
+/// job, and of its descriptors.
 pub(crate) fn ask<J: Job>(
     path: &Path,
     limit: Limit<'_>,
     job: J,
     files: &[BorrowedFd<'_>],
 ) -> Result<(J::Answer, Vec<OwnedFd>)> {
+    let length = path.as_os_str().len();
+    if length >= MOST_OF_PATH {
+        let text = format!("a path of {length} bytes is too long");
+        return Err(Error::new(Kind::NameTooLong, text));
+    }
     if !in_processes() {
         let (answer, files) = open_with_own_files(files, |files| job.run(files));
         return match (answer, files) {
@@ -258,12 +266,18 @@ pub(crate) fn ask<J: Job>(
     let wrong = |e: serde_json::Error| Error::new(Kind::Invalid, e.to_string());
     let body = serde_json::to_string(&job).map_err(wrong)?;
     let message = serde_json::to_vec(&(J::NAME, body)).map_err(wrong)?;
+    if message.len() > MOST_BYTES {
+        return Err(Error::new(Kind::ArgTooBig, "too long a question"));
+    }
     let mut helper = Helper::take(path)?;
     if helper.send(&message, files).is_err() {
         // It has ended while it waited.
         helper.abandon(path);
         helper = Helper::start()?;
-        helper.send(&message, files)?;
+        if let Err(e) = helper.send(&message, files) {
+            helper.abandon(path);
+            return Err(e);
+        }
     }
     match helper.answer(path, limit) {
         Ok((bytes, files)) => {

@@ -147,6 +147,35 @@ fn root_mounts_no_users_files_over_its_own_directories() {
     }
 }
 
+/// Children of the daemon that have ended and that it has not waited for.
+fn zombies(rig: &Rig) -> usize {
+    let parent = format!("PPid:\t{}\n", rig.pid());
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let states = all.filter_map(|e| fs::read_to_string(e.path().join("status")).ok());
+    let dead = |s: &String| s.contains(&parent) && s.contains("State:\tZ");
+    states.filter(dead).count()
+}
+
+#[test]
+fn paths_that_nobody_can_walk_leave_no_processes_behind() {
+    let Some(rig) = tank("long", "mount") else {
+        return;
+    };
+    rig.zfs(&["snapshot", "tank/u@s"]);
+    for length in [4095, 4096, 40_000] {
+        let path = format!("/{}", "long/".repeat(length / 5 + 1));
+        for _ in 0..20 {
+            let said = rig.try_run_as(Some(NOBODY), "zfs", &["mount", "tank/u@s", &path[..length]]);
+            said.fails(1);
+        }
+    }
+    // One that has just ended is waited for with the next question.
+    rig.try_run_as(Some(NOBODY), "zfs", &["mount", "tank/u@s", "/none"])
+        .fails(1);
+    let left = zombies(&rig);
+    assert!(left <= 2, "{left} processes");
+}
+
 #[test]
 fn strangers_are_told_nothing_of_others() {
     let Some(rig) = tank("told", "mount,create") else {

@@ -97,6 +97,52 @@ fn denied<R>(r: Answer<R>) {
     assert_eq!(e.code, Kind::NotPermitted.errno(), "{e:?}");
 }
 
+/// Whoever may not do it is told nothing, and keeps nobody waiting while everything is collected.
+#[test]
+fn permissions_come_before_plans() {
+    let a = world();
+    make(&a, ROOT, "p/a/b", &[]).unwrap();
+    snapshot(&a, ROOT, "p/a@s", true).unwrap();
+    let look = |peer: Peer, name: &str, recursive: bool| {
+        let ask = DatasetDestroy {
+            name: name.into(),
+            recursive,
+            dry_run: true,
+            reclaim: true,
+            ..DatasetDestroy::default()
+        };
+        destroy::destroy(&a, peer, &ask).map(|d| d.names.len())
+    };
+    for (name, recursive) in [
+        ("p", true),
+        ("p/a", true),
+        ("p/a", false),
+        ("p/a@s", false),
+        ("p/a@s", true),
+        ("p/a@%", true),
+        ("p/a@none", false),
+    ] {
+        denied(look(JOE, name, recursive));
+    }
+    give(&a, ROOT, "p/a", Delegate::User(1000), "destroy,mount").unwrap();
+    assert_eq!(look(JOE, "p/a", true).unwrap(), 4);
+    assert_eq!(look(JOE, "p/a@%", true).unwrap(), 2);
+    denied(look(JOE, "p", true));
+    // A head has one snapshot in a request, under however many names it is asked for.
+    let many = |peer: Peer, names: &[&str]| {
+        let ask = SnapshotCreate {
+            names: names.iter().map(|n| n.to_string()).collect(),
+            recursive: true,
+            ..SnapshotCreate::default()
+        };
+        snapshots::create(&a, peer, &ask)
+    };
+    denied(many(JOE, &["p/a@x", "p/a@y"]));
+    let e = many(ROOT, &["p/a@x", "p/a/b@y"]).unwrap_err();
+    assert!(e.message.contains("multiple snapshots of same fs"), "{e:?}");
+    many(ROOT, &["p/a@x", "p/a/b@x", "p/a@x"]).unwrap();
+}
+
 #[test]
 fn nothing_is_done_for_a_caller_without_permissions() {
     let a = world();

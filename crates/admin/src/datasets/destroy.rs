@@ -1,5 +1,6 @@
 //! `zfs destroy`: file systems, volumes, snapshots and bookmarks.
 
+use crate::cancel;
 use crate::datasets::mount::Early;
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, mount, objsets, protect, Answer};
@@ -8,9 +9,9 @@ use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, DatasetDestroy, DatasetKind, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
-use base::{Kind, Result};
+use base::{Error, Kind, Result};
 use dmu::Tx;
-use dsl::{Dataset, Dir, SnapshotEntry};
+use dsl::{Caller, Dataset, Dir, SnapshotEntry};
 use pool::Pool;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -82,6 +83,10 @@ struct Plan<'a> {
     lost: Vec<(String, ApiError)>,
     /// Objects of these.
     stays: HashSet<u64>,
+    /// Who must have the permission to destroy each step, before anything below it is looked at. `None`: nobody is refused.
+    who: Option<Caller>,
+    /// Why collecting ended, where that is not an error of the pool.
+    ended: Option<ApiError>,
 }
 
 impl Plan<'_> {
@@ -103,6 +108,37 @@ impl Plan<'_> {
         )))
     }
 
+    /// Asks whether a dataset may go, and whether the command is still there: with the names of the pool locked, nothing is
+    /// collected for callers who have no permission for it.
+    fn ask(&mut self, ds: &Dataset) -> Result<()> {
+        let may = cancel::check().and_then(|()| match &self.who {
+            Some(who) => rights::permitted(who, Action::Destroy, ds),
+            None => Ok(()),
+        });
+        may.map_err(|e| {
+            let kind = Kind::from_errno(e.code);
+            self.ended = Some(e);
+            kind.into()
+        })
+    }
+
+    /// The same of all snapshots of a head, before they are listed: what holds for one of them holds for all.
+    fn ask_last(&mut self, head: &Dataset) -> Result<()> {
+        if self.who.is_none() {
+            return Ok(());
+        }
+        match head.prev()? {
+            Some(last) if last.dir().object() == head.dir().object() => self.ask(&last),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error of [`Plan::tree`] or [`Plan::snapshot`], about `name`.
+    fn failed(&mut self, e: Error, name: &str) -> ApiError {
+        let ended = self.ended.take();
+        ended.unwrap_or_else(|| datasets::plain(e, name))
+    }
+
     /// A directory with everything below it: children, clones of its snapshots, its snapshots,
     /// itself. The root of a pool stays. False: it stays, since not all that belongs to it is known or can go. Nobody
     /// could free that any more.
@@ -118,6 +154,9 @@ impl Plan<'_> {
         let object = head.object();
         if !self.enter(object, || name.clone()) {
             return Ok(!self.stays.contains(&object));
+        }
+        if dir.parent().is_some() {
+            self.ask(&head)?;
         }
         let known = self.lost.len();
         let children = dir.children_past(&mut |name, e| match datasets::is_lost(&e) {
@@ -203,9 +242,10 @@ impl Plan<'_> {
         if !self.enter(e.object, || name.clone()) {
             return Ok(!self.stays.contains(&e.object));
         }
-        let clones = head
-            .named_snapshot(&e)
-            .and_then(|ds| datasets::clones(self.entry, &ds));
+        let clones = head.named_snapshot(&e).and_then(|ds| {
+            self.ask(&ds)?;
+            datasets::clones(self.entry, &ds)
+        });
         let clones = match clones {
             Err(why) if datasets::is_lost(&why) => {
                 self.open.remove(&e.object);
@@ -255,7 +295,7 @@ impl Plan<'_> {
 
 /// Everything that goes with these clones, in the order in which it would go.
 pub(crate) fn dependents(entry: &PoolEntry, clones: &[Arc<Dir>]) -> Result<Vec<String>> {
-    let mut plan = new_plan(entry, None, true);
+    let mut plan = new_plan(entry, None, true, None);
     let mut clones = clones.to_vec();
     clones.sort_by_key(|c| c.full_name());
     for clone in clones {
@@ -361,8 +401,15 @@ fn destroy_bookmark(
     Ok(answer)
 }
 
-fn new_plan<'a>(entry: &'a PoolEntry, top: Option<&'a str>, dependents: bool) -> Plan<'a> {
+fn new_plan<'a>(
+    entry: &'a PoolEntry,
+    top: Option<&'a str>,
+    dependents: bool,
+    who: Option<Caller>,
+) -> Plan<'a> {
     Plan {
+        who,
+        ended: None,
         entry,
         top,
         dependents,
@@ -395,9 +442,11 @@ fn destroy_head(
             )),
         );
     }
-    let mut plan = new_plan(entry, Some(&r.name), r.dependents);
-    plan.tree(&ds.dir())
-        .map_err(|e| datasets::plain(e, &r.name))?;
+    let who = rights::asked(admin, entry, peer)?;
+    let mut plan = new_plan(entry, Some(&r.name), r.dependents, who);
+    if let Err(e) = plan.tree(&ds.dir()) {
+        return Err(plan.failed(e, &r.name));
+    }
     // In the order in which they would go.
     let others: Vec<&str> = plan
         .steps
@@ -431,6 +480,7 @@ fn destroy_head(
 fn held(entry: &PoolEntry, steps: &[Step]) -> Answer<()> {
     let mut lines = Vec::new();
     for s in steps.iter().filter(|s| !s.is_head()) {
+        cancel::check()?;
         let holds = s.load(&entry.pool).and_then(|ds| ds.holds());
         if holds.map_err(errors::answer)? > 0 {
             lines.push(format!(
@@ -472,7 +522,11 @@ fn snapshots(
     (then, phase): (Option<Then>, Phase<'_, '_>),
 ) -> Answer<Destroyed> {
     let top = datasets::find(entry, fs)?;
-    let mut plan = new_plan(entry, None, r.dependents);
+    let who = rights::asked(admin, entry, peer)?;
+    let mut plan = new_plan(entry, None, r.dependents, who);
+    if let Err(e) = plan.ask_last(&top) {
+        return Err(plan.failed(e, fs));
+    }
     let heads = match below {
         true => {
             let probe = |head: &Arc<Dataset>| listed(head, spec).map(|_| ());
@@ -491,15 +545,18 @@ fn snapshots(
     let mut reclaim = 0u64;
     for head in heads {
         let name = head.full_name();
-        let plain = |e| datasets::plain(e, fs);
-        let list = listed(&head, spec).map_err(plain)?;
+        let list = plan.ask_last(&head).and_then(|()| listed(&head, spec));
+        let list = list.map_err(|e| plan.failed(e, fs))?;
         let chosen = choose(&list, spec);
         let chosen = chosen.into_iter().map(|i| &list[i]);
-        if r.reclaim {
-            reclaim = reclaim.saturating_add(reclaimed(&head, chosen.clone()).unwrap_or(0));
+        for e in chosen.clone() {
+            if let Err(e) = plan.snapshot(&name, &head, e.clone()) {
+                return Err(plan.failed(e, fs));
+            }
         }
-        for e in chosen {
-            plan.snapshot(&name, &head, e.clone()).map_err(plain)?;
+        if r.reclaim {
+            reclaim = reclaim.saturating_add(reclaimed(&head, chosen).unwrap_or(0));
+            cancel::check()?;
         }
     }
     let lost = plan.take_lost(then.is_some())?;
@@ -548,6 +605,9 @@ fn reclaimed<'a>(head: &Dataset, list: impl Iterator<Item = &'a SnapshotEntry>) 
     // First and last of a run of neighbours.
     let mut run: Option<(Arc<Dataset>, Arc<Dataset>)> = None;
     for e in list {
+        if cancel::is_cancelled() {
+            return Err(Kind::Interrupted.into());
+        }
         let ds = head.listed_snapshot(e)?;
         run = match run {
             Some((first, last)) if last.phys().next_snap_obj == e.object => Some((first, ds)),

@@ -345,6 +345,23 @@ pub fn require_each(
     })
 }
 
+/// Who must be asked for permissions, once for many datasets; `None`: nothing is refused to this caller.
+///
+/// Errors: as [`caller`].
+pub fn asked(admin: &Admin, entry: &PoolEntry, peer: Peer) -> Answer<Option<Caller>> {
+    match is_owner(admin, peer) {
+        true => Ok(None),
+        false => caller(admin, entry, peer).map(Some),
+    }
+}
+
+/// As [`require`], of a caller of [`asked`].
+///
+/// Errors: as [`require`].
+pub fn permitted(who: &Caller, action: Action, ds: &Dataset) -> Answer<()> {
+    check(|p| ds.permits(p, who), needs(action))
+}
+
 /// The same for a permission by its name: that to set a property, say ([`of_property`]).
 pub fn require_named(
     admin: &Admin,

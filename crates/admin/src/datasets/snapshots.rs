@@ -41,22 +41,33 @@ fn split(name: &str) -> Answer<(&str, &str)> {
 
 // ---- taking ------------------------------------------------------------------------------------
 
+/// What is said where one of several snapshots refuses all of them.
+const NONE_CREATED: &str = "no snapshots were created";
+
 /// The snapshots of one pool that are asked for: head, and name behind the `@`.
 type Wanted = Vec<(Arc<Dataset>, String)>;
 
-/// Finds the heads of a request, by pool; a snapshot that is there already refuses all of it. With `-r` what is damaged is
-/// left out and put into `lost`.
+/// Finds the heads of a request, by pool; a second snapshot of one of them refuses all of it. Each head is asked for the caller's
+/// permissions before the next name is looked at. With `-r` what is damaged is left out and put into `lost`.
 fn wanted(
     admin: &Admin,
+    peer: Peer,
     r: &SnapshotCreate,
     lost: &mut datasets::Lost,
 ) -> Answer<Vec<(Arc<PoolEntry>, Wanted)>> {
     let mut pools: BTreeMap<String, (Arc<PoolEntry>, Wanted)> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeMap<(&str, u64), &str> = BTreeMap::new();
     for name in &r.names {
+        crate::cancel::check()?;
         let (fs, short) = split(name)?;
         let entry = datasets::entry_of(admin, fs)?;
         let head = datasets::find(&entry, fs)?;
+        may_snapshot(admin, &entry, peer, (&head, short), !r.props.is_empty()).map_err(|e| {
+            match r.recursive || r.names.len() > 1 {
+                true => e.hint(NONE_CREATED),
+                false => e,
+            }
+        })?;
         let heads = match r.recursive {
             true => {
                 let probe = |head: &Arc<Dataset>| head.snapshot_named(short).map(|_| ());
@@ -72,8 +83,16 @@ fn wanted(
             .or_insert_with(|| (entry, Vec::new()));
         // A snapshot may be named twice, also by `-r` of two names.
         for head in heads {
-            if seen.insert((datasets::pool_of(fs), head.object(), short)) {
-                of_pool.1.push((head, short.to_string()));
+            match seen.insert((datasets::pool_of(fs), head.object()), short) {
+                None => of_pool.1.push((head, short.to_string())),
+                Some(before) if before == short => {}
+                Some(_) => {
+                    return Err(ApiError::sentence(
+                        Kind::Invalid,
+                        "cannot create snapshots : multiple snapshots of same fs not allowed",
+                    )
+                    .hint(NONE_CREATED))
+                }
             }
         }
     }
@@ -89,19 +108,30 @@ fn permitted(
     props: bool,
 ) -> Answer<()> {
     for (head, short) in list {
-        let mut may = rights::require(admin, entry, peer, Action::Snapshot, head);
-        if props {
-            may = may.and_then(|()| rights::require(admin, entry, peer, Action::UserProp, head));
-        }
-        may.map_err(|e| {
-            let full = format!("{}@{short}", head.full_name());
-            ApiError::sentence(
-                Kind::NotPermitted,
-                format!("cannot create snapshot '{full}': {}", e.message),
-            )
-        })?;
+        may_snapshot(admin, entry, peer, (head, short), props)?;
     }
     Ok(())
+}
+
+/// The same for one.
+fn may_snapshot(
+    admin: &Admin,
+    entry: &PoolEntry,
+    peer: Peer,
+    (head, short): (&Dataset, &str),
+    props: bool,
+) -> Answer<()> {
+    let mut may = rights::require(admin, entry, peer, Action::Snapshot, head);
+    if props {
+        may = may.and_then(|()| rights::require(admin, entry, peer, Action::UserProp, head));
+    }
+    may.map_err(|e| {
+        let full = format!("{}@{short}", head.full_name());
+        ApiError::sentence(
+            Kind::NotPermitted,
+            format!("cannot create snapshot '{full}': {}", e.message),
+        )
+    })
 }
 
 /// Why snapshots cannot be made, as the command says it.
@@ -141,7 +171,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
         props.push((name.clone(), PropValue::Str(text.clone())));
     }
     let mut lost = Vec::new();
-    let pools = wanted(admin, r, &mut lost)?;
+    let pools = wanted(admin, peer, r, &mut lost)?;
     if pools.len() > 1 {
         return Err(ApiError::sentence(
             Kind::CrossDevice,
@@ -150,14 +180,14 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &SnapshotCreate) -> Answer<Opti
     }
     let several = pools.iter().map(|(_, list)| list.len()).sum::<usize>() > 1;
     let made = create_in(admin, peer, r, &pools, &props).map_err(|e| match several {
-        true => e.hint("no snapshots were created"),
+        true => e.hint(NONE_CREATED),
         false => e,
     })?;
     if lost.is_empty() {
         return Ok(made);
     }
     let done = match pools.iter().all(|(_, list)| list.is_empty()) {
-        true => "no snapshots were created".to_string(),
+        true => NONE_CREATED.to_string(),
         false => "the snapshots of everything else were created".to_string(),
     };
     let told = made
@@ -186,13 +216,6 @@ fn create_in(
             return Err(ApiError::sentence(
                 Kind::Unsupported,
                 "cannot create snapshots: properties of snapshots need pool version 12",
-            ));
-        }
-        let mut seen = BTreeSet::new();
-        if !list.iter().all(|(head, _)| seen.insert(head.object())) {
-            return Err(ApiError::sentence(
-                Kind::Invalid,
-                "cannot create snapshots : multiple snapshots of same fs not allowed",
             ));
         }
         for (head, short) in list {
@@ -722,7 +745,10 @@ fn held(
     failed: &mut Vec<(String, ApiError)>,
 ) -> Answer<Vec<(String, Arc<PoolEntry>, Arc<Dataset>)>> {
     let mut out = Vec::<(String, Arc<PoolEntry>, Arc<Dataset>)>::new();
+    // Two names may mean the same.
+    let mut named = BTreeSet::new();
     for name in &r.snapshots {
+        crate::cancel::check()?;
         let (fs, short) = split(name)?;
         let entry = match datasets::entry_of(admin, fs) {
             Ok(entry) => entry,
@@ -755,8 +781,7 @@ fn held(
             let found = head.snapshot_named(short);
             if let Some(snap) = found.map_err(|e| datasets::plain(e, fs))? {
                 let full = format!("{}@{short}", head.full_name());
-                // Two names may mean the same.
-                if !out.iter().any(|(n, ..)| *n == full) {
+                if named.insert(full.clone()) {
                     out.push((full, entry.clone(), snap));
                 }
                 found_any = true;

@@ -80,7 +80,21 @@ pub fn send(
         let _names = entry.names.read();
         crate::cancel::check()?;
         let plan = match &token {
-            Some(t) => resume::of_token(&entry, t)?,
+            Some(t) => {
+                let who = rights::asked(admin, &entry, peer)?;
+                // What may be sent in some way: the way is asked for below.
+                let action = Action::Send {
+                    raw: true,
+                    encrypted: true,
+                };
+                match &who {
+                    None => resume::of_token(&entry, t, None)?,
+                    Some(who) => {
+                        let may = |ds: &Dataset| rights::permitted(who, action, ds).is_ok();
+                        resume::of_token(&entry, t, Some(&may))?
+                    }
+                }
+            }
             None if r.saved => resume::saved(&entry, r)?,
             None => {
                 // Of what nothing may be sent, nothing is listed.

@@ -1,6 +1,7 @@
 //! Resumed streams (`zfs send -t`), and streams of a partly received state (`zfs send -S`).
 
 use super::plan::{Plan, Step};
+use crate::cancel;
 use crate::datasets::{self, Answer};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
@@ -22,8 +23,14 @@ fn fail(e: base::Error) -> ApiError {
     refusal(kind, &datasets::plain(e, "").message)
 }
 
-/// The snapshot, or file system, of a guid: first where it was, a snapshot then anywhere in the pool.
-fn by_guid(entry: &PoolEntry, name: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
+/// The snapshot, or file system, of a guid: first where it was, a snapshot then anywhere in the pool where `may` lets the caller
+/// send.
+fn by_guid(
+    entry: &PoolEntry,
+    name: &str,
+    guid: u64,
+    may: May<'_>,
+) -> Result<Option<Arc<Dataset>>> {
     let dsl = &entry.pool.dsl;
     // A stream of a file system itself, not of a snapshot.
     let of_head = name
@@ -42,7 +49,16 @@ fn by_guid(entry: &PoolEntry, name: &str, guid: u64) -> Result<Option<Arc<Datase
             return Ok(());
         }
         let head = dir.head()?;
+        if let Some(may) = may {
+            match head.prev()? {
+                Some(last) if last.dir().object() == dir.object() && may(&last) => {}
+                _ => return Ok(()),
+            }
+        }
         for e in head.snapshot_list()? {
+            if cancel::is_cancelled() {
+                return Err(Kind::Interrupted.into());
+            }
             let s = head.named_snapshot(&e)?;
             if s.phys().guid == guid {
                 found = Some(s);
@@ -52,7 +68,11 @@ fn by_guid(entry: &PoolEntry, name: &str, guid: u64) -> Result<Option<Arc<Datase
         Ok(())
     };
     // It is not in what cannot be read, as far as anybody can tell.
-    dsl.walk_past(&dsl.root()?, look, &mut |_, _| Ok(()))?;
+    let lost = &mut |_: &str, e: base::Error| match e.kind {
+        Kind::Interrupted => Err(e),
+        _ => Ok(()),
+    };
+    dsl.walk_past(&dsl.root()?, look, lost)?;
     Ok(found)
 }
 
@@ -131,9 +151,12 @@ pub fn decode(token: &str) -> Answer<ResumeToken> {
     ResumeToken::decode(token).map_err(fail)
 }
 
+/// Whether a caller may send a snapshot; `None`: every one. All snapshots of a file system have the same permissions.
+type May<'a> = Option<&'a dyn Fn(&Dataset) -> bool>;
+
 /// What a token asks for.
-pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken) -> Answer<Plan> {
-    let found = by_guid(entry, &t.to_name, t.to_guid).map_err(fail)?;
+pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken, may: May<'_>) -> Answer<Plan> {
+    let found = by_guid(entry, &t.to_name, t.to_guid, may).map_err(fail)?;
     let Some(ds) = found else {
         let why = match entry.pool.dsl.dataset(&t.to_name) {
             Ok(_) => "is no longer the same snapshot used in the initial send",

@@ -246,13 +246,13 @@ impl Zfs {
     }
 
     /// Refuses what flags of a directory forbid; `removing` also counts for renaming away.
-    pub(crate) fn may_change_dir(dir: &Znode, removing: bool) -> Result<()> {
+    pub(crate) fn may_change_dir(&self, dir: &Znode, removing: bool) -> Result<()> {
         let f = dir.fixed();
         if f.links == 0 {
             return Err(Kind::NotFound.into());
         }
         let bad = flag::IMMUTABLE | if removing { flag::APPENDONLY } else { 0 };
-        if f.flags & bad != 0 {
+        if self.forbids(f.flags, bad) {
             return Err(Kind::NotPermitted.into());
         }
         Ok(())
@@ -264,11 +264,11 @@ impl Zfs {
         if !cred.checked {
             perm::sticky(cred, d.mode32(), d.uid32(), f.uid32())?;
         }
-        if f.flags & STAYS != 0 {
+        if self.forbids(f.flags, STAYS) {
             return Err(Kind::NotPermitted.into());
         }
         // In a directory marked so nothing can be removed either.
-        if d.flags & flag::NOUNLINK != 0 && !self.is_replaying() {
+        if self.forbids(d.flags, flag::NOUNLINK) {
             return Err(Kind::Access.into());
         }
         self.lists_permit_removal(dir, z, cred)
@@ -295,7 +295,7 @@ impl Zfs {
         let prepared = self.prepare(dir, new, cred)?;
         let z = {
             let _g = dir.ns.acquire_write();
-            Self::may_change_dir(dir, false)?;
+            self.may_change_dir(dir, false)?;
             if self.find(dir, name)?.is_some() {
                 return Err(Kind::Exists.into());
             }
@@ -341,7 +341,7 @@ impl Zfs {
             return Err(Kind::Invalid.into());
         }
         let prepared = self.prepare(dir, new, cred)?;
-        Self::may_change_dir(dir, false)?;
+        self.may_change_dir(dir, false)?;
         let tx = self.tx_create(&prepared)?;
         let z = self.make_prepared(&tx, dir, new, &prepared, 0)?;
         self.queue_add(&tx, &z)?;
@@ -364,9 +364,10 @@ impl Zfs {
             if self.find(dir, name)?.is_some() {
                 return Err(Kind::Exists.into());
             }
-            Self::may_change_dir(dir, false)?;
+            self.may_change_dir(dir, false)?;
             let f = z.fixed();
-            if f.is_dir() || f.flags & (flag::IMMUTABLE | flag::APPENDONLY | flag::XATTR) != 0 {
+            let stays = self.forbids(f.flags, flag::IMMUTABLE | flag::APPENDONLY);
+            if f.is_dir() || f.flags & flag::XATTR != 0 || stays {
                 return Err(Kind::NotPermitted.into());
             }
             self.same_project(dir, z)?;
@@ -431,7 +432,7 @@ impl Zfs {
                 return names::missing();
             };
             let z = self.get_any(object)?;
-            Self::may_change_dir(dir, true)?;
+            self.may_change_dir(dir, true)?;
             self.may_remove(dir, &z, cred)?;
             if z.is_dir() {
                 return Err(Kind::IsDir.into());
@@ -480,7 +481,7 @@ impl Zfs {
                     continue;
                 }
             };
-            Self::may_change_dir(dir, true)?;
+            self.may_change_dir(dir, true)?;
             self.may_remove(dir, &z, cred)?;
             if z.size() != 2 {
                 return Err(Kind::NotEmpty.into());
@@ -505,7 +506,8 @@ impl Zfs {
 
     /// Linking or moving into a directory with an inherited project needs the same project.
     pub(crate) fn same_project(&self, dir: &Znode, z: &Znode) -> Result<()> {
-        if dir.fixed().flags & flag::PROJINHERIT != 0 && dir.extra().projid != z.extra().projid {
+        let inherits = self.forbids(dir.fixed().flags, flag::PROJINHERIT);
+        if inherits && dir.extra().projid != z.extra().projid {
             bail!(CrossDevice, "another project");
         }
         Ok(())

@@ -208,8 +208,8 @@ impl Zfs {
         let f = z.fixed();
         Self::must_reg(&f)?;
         // READONLY keeps files from being opened for writing; who has one open goes on.
-        let fixed = f.flags & flag::IMMUTABLE != 0
-            || f.flags & flag::APPENDONLY != 0 && !o.append && offset < f.size;
+        let fixed = self.forbids(f.flags, flag::IMMUTABLE)
+            || self.forbids(f.flags, flag::APPENDONLY) && !o.append && offset < f.size;
         if fixed && !o.cached {
             return Err(Kind::NotPermitted.into());
         }
@@ -274,17 +274,15 @@ impl Zfs {
         z.dnode.write(&tx, offset, data)?;
         let now = self.now();
         let fuids = self.fuids();
-        let gen = z.update(&tx, |f| {
+        let (gen, killed) = z.update(&tx, |f| {
             f.size = f.size.max(end.min(o.most.unwrap_or(u64::MAX)));
             if !o.cached {
                 f.touch_content(now, fuids);
             } else if fuids {
                 f.flags |= flag::ARCHIVE | flag::AV_MODIFIED;
             }
-            if o.kill_suidgid {
-                f.mode = u64::from(perm::killed_suid(f.mode32()));
-            }
-            Ok(f.gen)
+            let killed = o.kill_suidgid && kill_bits(f);
+            Ok((f.gen, killed.then_some(f.mode32())))
         })?;
         let rec = Record::Write {
             object: z.object,
@@ -295,6 +293,7 @@ impl Zfs {
             sync: wait,
         };
         self.record(&tx, rec);
+        self.record_killed(&tx, z, killed);
         Ok(())
     }
 
@@ -316,7 +315,7 @@ impl Zfs {
         if size > MAX_SIZE {
             return Err(Kind::FileTooBig.into());
         }
-        if f.flags & (flag::IMMUTABLE | flag::APPENDONLY) != 0 {
+        if self.forbids(f.flags, flag::IMMUTABLE | flag::APPENDONLY) {
             return Err(Kind::NotPermitted.into());
         }
         let _g = z.range.whole();
@@ -336,16 +335,14 @@ impl Zfs {
             self.grow_block(&tx, z, &p, size)?;
         }
         let now = self.now();
-        z.update(&tx, |f| {
+        let killed = z.update(&tx, |f| {
             f.size = size;
             if size == 0 {
                 f.flags &= !flag::SPARSE;
             }
             f.touch_content(now, self.fuids());
-            if kill_suidgid {
-                f.mode = u64::from(perm::killed_suid(f.mode32()));
-            }
-            Ok(())
+            let killed = kill_suidgid && kill_bits(f);
+            Ok(killed.then_some(f.mode32()))
         })?;
         let rec = Record::Truncate {
             object: z.object,
@@ -353,7 +350,19 @@ impl Zfs {
             len: 0,
         };
         self.record(&tx, rec);
+        self.record_killed(&tx, z, killed);
         Ok(())
+    }
+
+    /// Logs the mode that a change of content left, if it took set-id bits away: the record of the content does not say that.
+    fn record_killed(&self, tx: &Tx, z: &Znode, mode: Option<u32>) {
+        if let Some(m) = mode {
+            let set = SetAttr {
+                mode: Some(m & mode::PERM),
+                ..SetAttr::default()
+            };
+            self.record(tx, Record::set_attr(z, &set));
+        }
     }
 
     /// Frees the bulk of a long range in several transactions, so that none gets too large; leaves at
@@ -540,6 +549,13 @@ impl Zfs {
         };
         self.setattr(z, &set, cred).map(|_| ())
     }
+}
+
+/// Takes the set-id bits away that do not outlive a write by somebody without privileges; whether there were any.
+fn kill_bits(f: &mut Fixed) -> bool {
+    let before = f.mode;
+    f.mode = u64::from(perm::killed_suid(f.mode32()));
+    f.mode != before
 }
 
 impl DataSource for Zfs {

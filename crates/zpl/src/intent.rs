@@ -4,7 +4,7 @@ use crate::log::{IntentLog, Record, RenameKind};
 use crate::replay::ReplayData;
 use crate::zfs::Zfs;
 use base::mutation::{mutated, Mutation};
-use base::{Kind, Result, Txg};
+use base::{Error, Kind, Result, Txg};
 use disk::bytes::u64_at;
 use disk::zil::{Body, Record as Raw, WriteData};
 use dmu::{Dmu, Objset, Tx};
@@ -114,8 +114,14 @@ impl ZilLog {
 
     /// The record as an itx; `None` if there is no record for it.
     fn itx(&self, rec: &Record) -> Option<Itx> {
-        // Names are ordered among each other; changes of one object wait for a commit of it.
+        // Names are ordered among each other; changes of one object wait for a commit of it. Flags and projects are
+        // ordered, too: what becomes of names depends on them.
         let (object, ordered) = match *rec {
+            Record::SetAttr {
+                object,
+                extended: Some(_),
+                ..
+            } => (object, true),
             Record::Truncate { object, .. }
             | Record::SetAttr { object, .. }
             | Record::SetAcl { object, .. }
@@ -236,6 +242,9 @@ pub(crate) struct Redo<'a> {
     /// own records may be in the log further on, or nowhere. Behind the end of the file nothing of
     /// that may stay.
     blocks: BTreeMap<u64, u64>,
+    /// Records that were passed over because of damage. What follows from one of them cannot be done either: its names are
+    /// missing.
+    passed: u64,
 }
 
 impl<'a> Redo<'a> {
@@ -244,7 +253,20 @@ impl<'a> Redo<'a> {
         Redo {
             zfs,
             blocks: BTreeMap::new(),
+            passed: 0,
         }
+    }
+
+    /// Whether the record is passed over: a damaged directory, which is on record then, is no reason to lose the names in
+    /// others.
+    fn passes(&mut self, e: &Error) -> bool {
+        let follows = matches!(
+            e.kind,
+            Kind::NotFound | Kind::Stale | Kind::Exists | Kind::NotEmpty
+        );
+        let passes = e.is_wrong_content() || self.passed > 0 && follows;
+        self.passed += u64::from(passes);
+        passes
     }
 
     fn note(&mut self, raw: &RawRecord) {
@@ -289,7 +311,13 @@ impl Replayer for Redo<'_> {
                 },
                 false => ReplayData::Copied(&record.data),
             });
-            self.zfs.replay(&rec, data)?;
+            match self.zfs.replay(&rec, data) {
+                Err(e) if self.passes(&e) => {
+                    let seq = record.raw.seq;
+                    tracing::warn!(seq, "a record of the intent log is passed over: {e}");
+                }
+                r => r?,
+            }
         }
         self.note(&record.raw);
         Ok(())
@@ -329,16 +357,20 @@ impl Zfs {
         let done = r.map_err(|e| {
             e.context("the intent log cannot be replayed now and is kept, since it holds changes that were acknowledged")
         })?;
-        if let Some((seq, ty, e)) = done.failed {
-            return Err(e.context(format!(
-                "intent log record {seq} (type {ty}) cannot be replayed"
-            )));
-        }
         let dmu = self.objset().dmu();
-        if let Some(d) = dmu.driver() {
-            d.sync_through(dmu.open_txg())?;
+        let synced = match dmu.driver() {
+            Some(d) => d.sync_through(dmu.open_txg()),
+            None => Ok(()),
+        };
+        if synced.is_ok() {
+            // The log is gone: it has no change any more that a txg could be kept from giving up.
+            self.objset().set_replaying(false);
         }
-        self.objset().set_replaying(false);
-        Ok(())
+        match done.failed {
+            Some((seq, ty, e)) => Err(e.context(format!(
+                "intent log record {seq} (type {ty}) cannot be replayed"
+            ))),
+            None => synced,
+        }
     }
 }

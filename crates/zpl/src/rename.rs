@@ -146,8 +146,8 @@ impl Zfs {
         let p = self.props();
         let crosses = j.from_dir.object != j.to_dir.object;
         let source_is_dir = j.source.is_dir();
-        Self::may_change_dir(j.from_dir, true)?;
-        Self::may_change_dir(j.to_dir, j.target.is_some())?;
+        self.may_change_dir(j.from_dir, true)?;
+        self.may_change_dir(j.to_dir, j.target.is_some())?;
         let mut same_entry = false;
         if let Some(t) = j.target {
             if j.how & flags::NOREPLACE != 0 {
@@ -239,7 +239,7 @@ impl Zfs {
     fn exchange(&self, j: &Job<'_>, t: &Arc<Znode>) -> Result<()> {
         let crosses = j.from_dir.object != j.to_dir.object;
         self.may_remove(j.to_dir, t, j.cred)?;
-        Self::may_change_dir(j.to_dir, true)?;
+        self.may_change_dir(j.to_dir, true)?;
         self.same_project(j.from_dir, t)?;
         if crosses && t.is_dir() {
             self.check(t, W, j.cred)?;

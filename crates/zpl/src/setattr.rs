@@ -31,10 +31,11 @@ impl Zfs {
         let touches = set.atime.is_some() || set.mtime.is_some();
         let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || sets_times;
         let free = set.written_back;
-        if f.flags & flag::IMMUTABLE != 0 && !free && (of_owner || touches || set.size.is_some()) {
+        let forbids = |flag| !free && self.forbids(f.flags, flag);
+        if forbids(flag::IMMUTABLE) && (of_owner || touches || set.size.is_some()) {
             return Err(Kind::NotPermitted.into());
         }
-        if f.flags & flag::APPENDONLY != 0 && !free && (of_owner || set.size.is_some()) {
+        if forbids(flag::APPENDONLY) && (of_owner || set.size.is_some()) {
             return Err(Kind::NotPermitted.into());
         }
         if f.flags & flag::READONLY != 0 && set.size.is_some() && !cred.privileged {

@@ -140,4 +140,10 @@ impl Zfs {
     pub(crate) fn is_replaying(&self) -> bool {
         self.replaying.load(Ordering::Relaxed)
     }
+
+    /// Whether an object with `flags` (of [`crate::attr::flag`]) must not be changed, since one of `bits` is set. A replay is
+    /// never refused: what was logged was allowed when it was done, and a flag may have been set or cleared since.
+    pub(crate) fn forbids(&self, flags: u64, bits: u64) -> bool {
+        flags & bits != 0 && !self.is_replaying()
+    }
 }

@@ -349,7 +349,19 @@ impl Zfs {
 
     /// A transaction for an operation on names and attributes.
     pub(crate) fn tx_meta(&self) -> Result<Tx> {
-        self.os.tx(Need::bytes(48 << 10))
+        self.os.tx(self.need(48 << 10))
+    }
+
+    /// Space for `bytes`. A replay may use a part of the slop space: what it brings back was acknowledged, and the log, which takes
+    /// space as well, goes when it is done. Without that a pool that was full could not be mounted, nor emptied.
+    fn need(&self, bytes: u64) -> Need {
+        match self.is_replaying() {
+            true => Need {
+                bytes,
+                ..Need::freeing()
+            },
+            false => Need::bytes(bytes),
+        }
     }
 
     /// A transaction that frees more than it takes.
@@ -361,7 +373,7 @@ impl Zfs {
     }
 
     pub(crate) fn tx_write(&self, bytes: u64) -> Result<Tx> {
-        self.os.tx(Need::bytes(bytes + (16 << 10)))
+        self.os.tx(self.need(bytes + (16 << 10)))
     }
 
     /// The znode of an object that has links (or is in use without any). `Kind::NotFound` if there

@@ -135,7 +135,7 @@ fn describe(fs: &Fs) -> Vec<String> {
             let z = fs.at(&path).unwrap();
             let a = fs.zfs.getattr(&z);
             let mut line = format!(
-                "{path} {} gen {} {:o} {} {}:{} {} rdev {} btime {:?} flags {:x}",
+                "{path} {} gen {} {:o} {} {}:{} {} rdev {} btime {:?} flags {:x} project {}",
                 a.ino,
                 a.generation,
                 a.mode,
@@ -145,7 +145,8 @@ fn describe(fs: &Fs) -> Vec<String> {
                 a.size,
                 a.rdev,
                 a.btime,
-                a.fs_flags
+                a.fs_flags,
+                a.projid
             );
             let aces = disk::acl::encode_v1(&fs.zfs.nfs4_acl(&z).unwrap());
             let kept = crate::nfs4::ALL_FLAGS;
@@ -422,14 +423,162 @@ fn whole_blocks_by_pointer() {
     assert_eq!(kind(zfs.replay(&bad, None)), Kind::NotFound);
 }
 
+/// What the log has was allowed when it was done, whatever the flags are that the replay meets: those on disk, or those that the
+/// log itself sets before.
+#[test]
+fn flags_do_not_refuse_what_was_logged() {
+    use crate::attr::fs_flag::{APPEND, IMMUTABLE};
+    let c = Cred::root();
+    let cached = WriteOpts {
+        cached: true,
+        ..WriteOpts::default()
+    };
+    let w = World::new(5000);
+    let fs = &w.fs;
+    let line = fs.file("line", &[1; 100]);
+    fs.zfs.set_fs_flags(&line, APPEND, &c).unwrap();
+    let late = fs.file("late", &[1; 100]);
+    w.sync();
+    let fs = &w.fs;
+    // The kernel writes whole pages back, and sends the times of them.
+    fs.zfs.write(&line, 0, &[2; 110], cached).unwrap();
+    let times = SetAttr {
+        mtime: Some(SetTime::To(Time::new(77, 88))),
+        written_back: true,
+        ..SetAttr::default()
+    };
+    fs.zfs.setattr(&line, &times, &c).unwrap();
+    // What was in the page cache when the flag was set comes behind it.
+    fs.zfs.set_fs_flags(&late, IMMUTABLE, &c).unwrap();
+    fs.zfs.write(&late, 0, &[3; 120], cached).unwrap();
+    let size = SetAttr {
+        mtime: Some(SetTime::To(Time::new(77, 99))),
+        written_back: true,
+        ..SetAttr::default()
+    };
+    fs.zfs.setattr(&late, &size, &c).unwrap();
+    let want = describe(fs);
+    let w = w.crash();
+    assert_eq!(describe(&w.fs), want);
+    // A block that is logged by pointer begins below the end of the file.
+    let line = w.fs.at("line").unwrap();
+    w.fs.zfs.begin_replay();
+    let rec = Record::Write {
+        object: line.object,
+        gen: line.gen,
+        offset: 110,
+        len: 10,
+        block: 131_072,
+        sync: false,
+    };
+    let data = [4; 4096];
+    let block = ReplayData::Block {
+        offset: 0,
+        data: &data,
+    };
+    w.fs.zfs.replay(&rec, Some(block)).unwrap();
+    w.fs.zfs.end_replay();
+    assert_eq!(line.size(), 120);
+}
+
+/// A log of older software has the names, and lacks the flags that were cleared before them.
+#[test]
+fn flags_that_are_not_in_the_log_do_not_refuse_names() {
+    use crate::attr::fs_flag::{APPEND, IMMUTABLE, PROJINHERIT};
+    let c = Cred::root();
+    let w = World::new(5000);
+    let fs = &w.fs;
+    fs.zfs.set_props(|p| p.project_quota = true);
+    for d in ["d", "e", "p"] {
+        fs.dir(d);
+    }
+    for f in ["f", "g", "h", "x", "y", "e/k"] {
+        fs.file(f, b"content");
+    }
+    let flags = [
+        ("d", IMMUTABLE),
+        ("e", APPEND),
+        ("f", IMMUTABLE),
+        ("g", APPEND),
+        ("h", IMMUTABLE),
+        ("p", PROJINHERIT),
+    ];
+    let at = |n: &str| fs.at(n).unwrap();
+    fs.zfs.set_project(&at("p"), 7, &c).unwrap();
+    for (name, flags) in flags {
+        fs.zfs.set_fs_flags(&at(name), flags, &c).unwrap();
+    }
+    w.sync();
+    let fs = &w.fs;
+    let at = |n: &str| fs.at(n).unwrap();
+    for (name, _) in flags {
+        fs.zfs.set_fs_flags(&at(name), 0, &c).unwrap();
+    }
+    fs.unlink("f").unwrap();
+    fs.rename("g", "g2", 0).unwrap();
+    fs.link(&at("h"), "h2").unwrap();
+    fs.file("d/new", b"");
+    fs.unlink("e/k").unwrap();
+    fs.rename("x", "p/x", 0).unwrap();
+    fs.link(&at("y"), "p/y").unwrap();
+    let names = |fs: &Fs| ["", "d", "e", "p"].map(|d| fs.list(d));
+    let want = names(fs);
+    let is_flag = |r: &Record| matches!(r, Record::SetAttr { .. });
+    let mut tape = w.tape.records.lock().unwrap();
+    tape.retain(|(r, _)| !is_flag(r));
+    drop(tape);
+    let w = w.crash();
+    assert_eq!(names(&w.fs), want);
+}
+
+/// Who writes without privileges takes set-id bits away: the log that has the content has that, too.
+#[test]
+fn set_id_bits_do_not_come_back() {
+    let c = Cred::root();
+    let w = World::new(5000);
+    for n in ["written", "cut", "plain"] {
+        let f = w.fs.file(n, &[1; 100]);
+        let set = SetAttr {
+            mode: Some(if n == "plain" { 0o755 } else { 0o6755 }),
+            ..SetAttr::default()
+        };
+        w.fs.zfs.setattr(&f, &set, &c).unwrap();
+    }
+    w.sync();
+    let fs = &w.fs;
+    let kills = WriteOpts {
+        kill_suidgid: true,
+        ..WriteOpts::default()
+    };
+    for n in ["written", "plain"] {
+        let f = fs.at(n).unwrap();
+        fs.zfs.write(&f, 0, &[2; 50], kills).unwrap();
+    }
+    let set = SetAttr {
+        size: Some(10),
+        kill_suidgid: true,
+        ..SetAttr::default()
+    };
+    fs.zfs.setattr(&fs.at("cut").unwrap(), &set, &c).unwrap();
+    assert_eq!(w.tape.records.lock().unwrap().len(), 5);
+    let want = describe(fs);
+    let w = w.crash();
+    assert_eq!(describe(&w.fs), want);
+    for n in ["written", "cut", "plain"] {
+        let f = w.fs.at(n).unwrap();
+        assert_eq!(w.fs.zfs.getattr(&f).mode & 0o7777, 0o755, "{n}");
+    }
+}
+
 /// Random operations, syncs and crashes: after each crash everything is as it was.
 #[test]
 fn random_crashes() {
     for (seed, pool) in [(1, 5000), (2, 5000), (3, 5000), (4, 23)] {
         let mut r = Rand(seed);
         let mut w = World::new(pool);
+        w.fs.zfs.set_props(|p| p.project_quota = pool == 5000);
         let c = Cred::root();
-        for _ in 0..500 {
+        for _ in 0..600 {
             let fs = &w.fs;
             let name = |r: &mut Rand| {
                 let d = r.below(3);
@@ -441,7 +590,7 @@ fn random_crashes() {
                 }
             };
             let (p, q) = (name(&mut r), name(&mut r));
-            match r.below(24) {
+            match r.below(27) {
                 0..=3 => drop(fs.make(&p, New::file(mode::REG | 0o644, 0))),
                 4 => drop(fs.make(&p, New::dir(0o755, 0))),
                 5 => drop(fs.make(&p, New::symlink(&vec![b's'; 1 + r.below(400) as usize]))),
@@ -491,6 +640,24 @@ fn random_crashes() {
                     }
                 }
                 22 => w.sync(),
+                23..=25 => {
+                    use crate::attr::fs_flag::{APPEND, IMMUTABLE, NODUMP, PROJINHERIT};
+                    if let Ok(z) = fs.at(&p) {
+                        let all = [0, 0, 0, IMMUTABLE, APPEND, NODUMP, PROJINHERIT];
+                        let flags = all[r.below(7) as usize];
+                        drop(fs.zfs.set_fs_flags(&z, flags, &c));
+                        if r.below(2) == 0 {
+                            drop(fs.zfs.set_project(&z, r.below(3) as u32, &c));
+                        }
+                        // What the page cache holds is written whatever was set since.
+                        let late = WriteOpts {
+                            cached: true,
+                            kill_suidgid: r.below(2) == 0,
+                            ..WriteOpts::default()
+                        };
+                        drop(fs.zfs.write(&z, r.below(1000), &[8; 2000], late));
+                    }
+                }
                 _ => {
                     let want = describe(fs);
                     w = w.crash();

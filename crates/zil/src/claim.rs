@@ -28,7 +28,10 @@ pub struct Claimed {
 /// A claim under way.
 struct Claims<'a> {
     blocks: &'a dyn LogBlocks,
+    /// First txg of this open.
     first: Txg,
+    /// What was born since is of the log alone, and not allocated.
+    since: Txg,
     seen: HashSet<Dva>,
     max_birth: Txg,
     cut: Option<String>,
@@ -42,7 +45,7 @@ impl Claims<'_> {
             self.cut = Some(format!("a block claims to be of txg {birth}"));
             return Ok(false);
         }
-        if bp.birth() < self.first || bp.dvas().iter().any(|d| !self.seen.insert(*d)) {
+        if bp.birth() < self.since || bp.dvas().iter().any(|d| !self.seen.insert(*d)) {
             return Ok(true);
         }
         match self.blocks.claim(bp, self.first) {
@@ -70,7 +73,7 @@ impl Claims<'_> {
 
     /// A record, with the data it points to.
     fn record(&mut self, r: &RawRecord) -> Result<bool> {
-        if let Some(bp) = r.write_bp().filter(|bp| bp.birth() >= self.first) {
+        if let Some(bp) = r.write_bp().filter(|bp| bp.birth() >= self.since) {
             if bp.is_embedded() {
                 return Ok(true);
             }
@@ -115,6 +118,18 @@ impl Claims<'_> {
 /// whose data are not what was written. Errors are those of devices, after many tries. The header is
 /// as it was then: what the log holds is for a later import.
 pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Result<Claimed> {
+    claim_since(blocks, header, first_txg, first_txg)
+}
+
+/// [`claim`] for a dataset whose newest state on disk may be older than that of the pool, of txg `since` - 1: an earlier open could not
+/// read the dataset, and left its log unclaimed. What the log has of txgs from `since` on is not in the dataset.
+pub fn claim_since(
+    blocks: &dyn LogBlocks,
+    header: &mut Header,
+    first_txg: Txg,
+    since: Txg,
+) -> Result<Claimed> {
+    let since = since.min(first_txg);
     if header.log.is_hole() || !header.claim_txg.is_none() {
         return Ok(Claimed::default());
     }
@@ -122,6 +137,7 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
     let claims = RefCell::new(Claims {
         blocks,
         first: first_txg,
+        since,
         seen: HashSet::new(),
         max_birth: Txg::NONE,
         cut: None,
@@ -133,7 +149,7 @@ pub fn claim(blocks: &dyn LogBlocks, header: &mut Header, first_txg: Txg) -> Res
         &mut |bp| claims.borrow_mut().block(bp),
         &mut |r| claims.borrow_mut().record(r),
     )?;
-    header.claim_txg = first_txg;
+    header.claim_txg = since;
     header.claim_blk_seq = end.blk_seq;
     header.claim_lr_seq = end.lr_seq;
     header.flags |= FLAG_LR_SEQ_VALID;
@@ -248,6 +264,9 @@ pub(crate) fn read_to_free(blocks: &dyn LogBlocks, h: &Header, left: &mut Left) 
             Ok(true)
         },
     );
+    // A forged pointer to data may lead to a block of the chain, which is freed as that.
+    let chain: HashSet<Dva> = frees.iter().flat_map(|bp| bp.dvas()).collect();
+    data.retain(|bp| bp.dvas().iter().all(|d| !chain.contains(d)));
     frees.append(&mut data);
     walked.map(drop)
 }

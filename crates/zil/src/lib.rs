@@ -35,7 +35,7 @@ mod replay;
 mod state;
 
 pub use chain::{walk, RawRecord, WalkEnd, CHAIN_SIZE, RECORD_HEADER, WRITE_HEADER};
-pub use claim::{claim, pending, Claimed, Left};
+pub use claim::{claim, claim_since, pending, Claimed, Left};
 pub use header::{Header, FLAG_LR_SEQ_VALID, FLAG_REPLAY, HEADER_SIZE};
 pub use itx::{write_form, Body, Form, Itx, Policy, COPIED_MAX, INDIRECT_MIN};
 pub use replay::{Record, Replayed, Replayer};

@@ -36,7 +36,8 @@ pub trait Replayer {
     fn replay(&mut self, record: &Record) -> Result<()>;
     /// Sees a record that an earlier replay, which did not come to its end, has applied.
     fn seen_before(&mut self, _raw: &RawRecord) {}
-    /// All is applied that can be; the log is given up next, with the same txg or a later one.
+    /// All is applied that can be; the log is given up next, with the same txg or a later one. If that does not come about, the next
+    /// replay calls this again, and [`Replayer::seen_before`] before it for each record.
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }
@@ -70,9 +71,14 @@ impl Zil {
         if !self.opts.enabled {
             bail!(Unsupported, "replaying the intent log of this dataset");
         }
-        let h = self.header();
-        if h.flags & FLAG_LR_SEQ_VALID != 0 && h.replay_seq >= h.claim_lr_seq.max(1) {
-            // An earlier replay came to the end, and could not free the log.
+        let (h, noted) = {
+            let st = self.lock();
+            // What an earlier replay did is in the header on disk, or waits for its txg.
+            let waiting = st.replayed.values().copied().max().unwrap_or(0);
+            (st.header, st.header.replay_seq.max(waiting))
+        };
+        if h.flags & FLAG_LR_SEQ_VALID != 0 && noted > h.claim_lr_seq {
+            // An earlier replay came to the end ([`Replayer::finish`] was done, too), and could not free the log.
             self.dispose()?;
             return Ok(out);
         }
@@ -82,7 +88,7 @@ impl Zil {
             limits(&h),
             &mut |_| Ok(true),
             &mut |raw| {
-                if raw.seq <= h.replay_seq || raw.txg < h.claim_txg {
+                if raw.seq <= noted || raw.txg < h.claim_txg {
                     replayer.seen_before(raw);
                     return Ok(true);
                 }
@@ -119,9 +125,10 @@ impl Zil {
         let (dataset, applied, skipped) = (self.opts.dataset, out.applied, out.skipped);
         tracing::debug!(dataset, applied, skipped, failed = ?out.failed, "log is replayed");
         if !self.dispose()? {
-            // Nothing of it is replayed again, whatever becomes of the objects until it can be freed.
-            let last = h.claim_lr_seq.max(end.lr_seq);
-            let note = &mut |txg| note_replayed(&mut self.lock(), txg, last);
+            // Nothing of it is replayed again, whatever becomes of the objects until it can be freed. The number is
+            // above that of the last record: with that one alone, `finish` is not known to be done.
+            let end = h.claim_lr_seq.max(end.lr_seq).saturating_add(1);
+            let note = &mut |txg| note_replayed(&mut self.lock(), txg, end);
             self.store.dirty(note)?;
         }
         Ok(out)

@@ -262,6 +262,91 @@ fn a_log_that_cannot_be_freed_is_freed_later() {
     assert!(stayed > 0);
 }
 
+/// All records are applied, and what comes behind the last one fails, or the power goes before it: the next replay makes up
+/// for it, and applies nothing twice.
+#[test]
+fn the_end_of_a_replay_is_made_up_for() {
+    struct Ends<'a> {
+        notes: Notes<'a>,
+        before: usize,
+        /// How often `finish` is refused.
+        refused: u32,
+        finished: u32,
+    }
+    impl Replayer for Ends<'_> {
+        fn object_exists(&mut self, object: u64) -> Result<bool> {
+            self.notes.object_exists(object)
+        }
+        fn replay(&mut self, r: &Record) -> Result<()> {
+            self.notes.replay(r)
+        }
+        fn seen_before(&mut self, _: &zil::RawRecord) {
+            self.before += 1;
+        }
+        fn finish(&mut self) -> Result<()> {
+            if self.refused > 0 {
+                self.refused -= 1;
+                base::bail!(Io, "the end");
+            }
+            self.finished += 1;
+            Ok(())
+        }
+    }
+    let left = crashed();
+    let mem = left.up();
+    let mut header = left.claimed(&mem).unwrap();
+    for (refused, applied, before) in [(100, 16, 0), (100, 0, 16), (0, 0, 16)] {
+        let zil = Zil::open(mem.clone(), options(mem.open().before(1)), header);
+        let notes = Notes {
+            zil: &zil,
+            mem: &mem,
+            seen: Vec::new(),
+        };
+        let mut ends = Ends {
+            notes,
+            before: 0,
+            refused,
+            finished: 0,
+        };
+        let done = zil.replay(&mut ends);
+        assert_eq!(done.is_ok(), refused == 0);
+        assert_eq!((ends.notes.seen.len(), ends.before), (applied, before));
+        assert_eq!(ends.finished, u32::from(refused == 0));
+        mem.sync(&zil);
+        header = zil.header();
+        assert_eq!(header.log.is_hole(), refused == 0);
+    }
+}
+
+/// The txg of a replay that was broken off waits for its devices: the same log is asked again, and knows what it did.
+#[test]
+fn a_replay_goes_on_before_its_txg_is_on_disk() {
+    let left = crashed();
+    let mem = left.up();
+    let header = left.claimed(&mem).unwrap();
+    let in_claim = mem.lock().reads;
+    replay(&mem, header).0.unwrap();
+    let middle = (mem.lock().reads - in_claim) / 2;
+    let mem = left.up();
+    let header = left.claimed(&mem).unwrap();
+    let zil = Zil::open(mem.clone(), options(left.group), header);
+    let mut notes = Notes {
+        zil: &zil,
+        mem: &mem,
+        seen: Vec::new(),
+    };
+    let at = mem.lock().reads + middle;
+    mem.lock().bad_reads = at..EVER;
+    assert!(zil.replay(&mut notes).is_err());
+    let first = notes.seen.len();
+    assert!(first > 3 && first < 16, "{first}");
+    mem.lock().bad_reads = 0..0;
+    let done = zil.replay(&mut notes).unwrap();
+    assert!(done.failed.is_none());
+    assert_eq!(notes.seen, everything());
+    must_be_empty(&mem, &zil, &left);
+}
+
 /// A record that takes several transactions is interrupted between two of them: it comes again. What takes one does not.
 #[test]
 fn a_record_in_parts_counts_when_all_parts_are_there() {
@@ -348,6 +433,56 @@ fn a_birth_far_ahead_is_not_believed() {
     let before = mem.lock().allocated.clone();
     mem.sync(&zil);
     assert_eq!(mem.lock().allocated, before);
+}
+
+/// A record points to a block of the chain it is in, as if that were data without a checksum: the block is freed once.
+#[test]
+fn a_block_of_the_chain_that_a_record_calls_its_data_is_freed_once() {
+    let left = crashed();
+    let mem = left.up();
+    let header = left.claimed(&mem).unwrap();
+    let mut blocks = Vec::new();
+    let on_block = &mut |bp: &disk::BlkPtr| {
+        blocks.push(*bp);
+        Ok(true)
+    };
+    let limits = (header.claim_blk_seq, header.claim_lr_seq);
+    zil::walk(&*mem, &header.log, limits, on_block, &mut |_| Ok(true)).unwrap();
+    for (n, of) in [(4, 2), (4, 6)] {
+        let mem = left.up();
+        forge(&mem, &blocks[n], &blocks[of]);
+        let mut header = left.header;
+        let c = claim(&*mem, &mut header, left.first()).unwrap();
+        assert!(c.cut.is_none() && c.records == 16, "{c:?}");
+        let zil = Zil::open(mem.clone(), options(left.first()), header);
+        zil.destroy().unwrap();
+        must_be_empty(&mem, &zil, &left);
+    }
+}
+
+/// A write record in block `at` of a chain says that its data are what is at `to`.
+fn forge(mem: &Mem, at: &disk::BlkPtr, to: &disk::BlkPtr) {
+    let mut m = mem.lock();
+    let target = m.platter[&to.dva(0).offset()].clone();
+    let mut bp = disk::BlkPtr::new(
+        disk::ObjType::PLAIN_FILE_CONTENTS,
+        0,
+        target.len(),
+        target.len(),
+        disk::Compression::OFF,
+        disk::Checksum::OFF,
+        at.birth(),
+    );
+    bp.set_dva(0, to.dva(0));
+    // What the device of the test compares.
+    bp.set_checksum([u64_at(&target, 0).unwrap(), 0, 0, 0]);
+    let block = m.platter.get_mut(&at.dva(0).offset()).unwrap();
+    let mut record = disk::zil::CHAIN_SIZE;
+    while u64_at(block, record).unwrap() != tx::WRITE {
+        record += u64_at(block, record + 8).unwrap() as usize;
+    }
+    block[record + 64..record + 64 + disk::BP_SIZE].copy_from_slice(&bp.to_bytes());
+    codec::checksum::embed(at.checksum_alg(), block, &at.checksum()).unwrap();
 }
 
 /// A space map that is damaged ends the chain there, and it is told that something intact is behind.

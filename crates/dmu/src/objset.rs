@@ -929,16 +929,27 @@ impl Objset {
             || self.lock_state().dirty[txg]
     }
 
-    /// The newest txg with changes of this set that are not on disk; [`Txg::NONE`] if there are none.
+    /// The newest txg that may have changes of this set that are not on disk; [`Txg::NONE`] if there is none. A txg that is being
+    /// written counts until it is on disk, whatever it holds: once its changes are taken over, nothing here tells them.
     pub fn newest_dirty(&self) -> Txg {
         if mutated(Mutation::NewLogBelieved) {
             return Txg::NONE;
         }
-        let open = self.dmu.open_txg();
-        let mut in_flight = (0..3).map(|n| open.before(n));
-        in_flight
-            .find(|t| self.is_dirty_in(*t))
-            .unwrap_or(Txg::NONE)
+        loop {
+            let open = self.dmu.open_txg();
+            let dirty = self.is_dirty_in(open);
+            let before = open.before(1);
+            let in_flight = before > self.dmu.synced_txg();
+            if open != self.dmu.open_txg() {
+                // It was closed meanwhile.
+                continue;
+            }
+            return match (dirty, in_flight) {
+                (true, _) => open,
+                (false, true) => before,
+                (false, false) => Txg::NONE,
+            };
+        }
     }
 
     /// Changes come from an intent log: a txg that cannot read what they need fails, and does not go on without them.

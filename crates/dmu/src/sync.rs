@@ -418,6 +418,9 @@ impl Objset {
                     p.zio.free_space(bp, p.txg)?;
                 }
             }
+            if let Some(SpillChange::Placed(bp)) = &job.spill {
+                p.zio.free_space(bp, p.txg)?;
+            }
             unwritten.push(job);
         }
         Ok((reached, unwritten))

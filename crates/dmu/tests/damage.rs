@@ -419,3 +419,28 @@ fn objects_whose_dnodes_cannot_be_read_are_left_out_of_the_txg() {
     rig.os.hold(bad + 1).unwrap().read(0, &mut got).unwrap();
     assert_eq!(got, bytes(BLOCK, 41));
 }
+
+/// The intent log still has a replayed change. A txg that cannot read the block of dnodes fails, and does not go on without the
+/// change.
+#[test]
+fn a_replayed_change_is_not_given_up_for_a_block_of_dnodes_that_is_not_read() {
+    for replaying in [false, true] {
+        let rig = rig();
+        let (object, _) = file(&rig, 1);
+        let rig = rig.reopen();
+        rig.os.set_replaying(replaying);
+        let dn = rig.os.hold(object).unwrap();
+        let tx = rig.tx();
+        dn.write(&tx, 0, &[7; BLOCK as usize]).unwrap();
+        drop(tx);
+        rig.dmu.zio.cache.clear();
+        let unreadable = &rig.devices.unreadable;
+        unreadable.store(true, std::sync::atomic::Ordering::Relaxed);
+        let done = rig.try_sync();
+        assert_eq!(rig.os.take_lost(object).is_some(), !replaying);
+        match replaying {
+            true => assert_eq!(done.unwrap_err().kind, base::Kind::Io),
+            false => done.unwrap(),
+        }
+    }
+}

@@ -303,3 +303,30 @@ fn freed_numbers_are_kept_back_until_their_group_is_on_disk() {
         rig.os.claim(&tx, *o, &new).unwrap();
     }
 }
+
+/// Whoever relies on the changes of a set waits for their txg until it is on disk, and not only until it is taken over.
+#[test]
+fn a_txg_on_its_way_to_the_disk_is_not_clean() {
+    let rig = Rig::new(os_type::OTHER, 64 << 20, WritePolicy::default());
+    rig.sync();
+    assert!(rig.os.newest_dirty().is_none());
+    let tx = rig.tx();
+    let new = NewObject {
+        obj_type: ObjType::PLAIN_FILE_CONTENTS,
+        ..NewObject::default()
+    };
+    rig.os.alloc(&tx, &new).unwrap();
+    let txg = tx.txg();
+    drop(tx);
+    assert_eq!(rig.os.newest_dirty(), txg);
+    let group = rig.dmu.begin_sync().unwrap();
+    assert_eq!(rig.os.newest_dirty(), txg);
+    let syncing = rig.dmu.syncing_tx(group.txg);
+    while rig.os.is_dirty_in(group.txg) {
+        rig.os.sync(&syncing, 1, &FreeAll).unwrap();
+    }
+    rig.dmu.zio.drain(group.txg).unwrap();
+    assert_eq!(rig.os.newest_dirty(), txg, "it is not on disk yet");
+    rig.dmu.end_sync(group.txg);
+    assert!(rig.os.newest_dirty().is_none());
+}

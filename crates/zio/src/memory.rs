@@ -8,7 +8,7 @@ use base::sync::MutexExt;
 use base::{bail, roundup, RangeSet, Result, Txg};
 use disk::Dva;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 /// One "disk": blocks by offset.
@@ -23,6 +23,8 @@ pub struct MemoryDevices {
     pub errors: AtomicU64,
     /// Number of blocks of which no copy was right.
     pub lost: AtomicU64,
+    /// While it is set no block can be read (`Kind::Io`).
+    pub unreadable: AtomicBool,
 }
 
 impl MemoryDevices {
@@ -35,6 +37,7 @@ impl MemoryDevices {
             writes: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            unreadable: AtomicBool::new(false),
         }
     }
 
@@ -103,6 +106,9 @@ impl Devices for MemoryDevices {
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        if self.unreadable.load(Ordering::Relaxed) {
+            bail!(Io, "nothing is read at {:x}", dva.offset());
+        }
         let b = self.blocks.acquire();
         match b.get(&dva.offset()) {
             Some(b) if b.len() >= psize && verify(&b[..psize]) => Ok(b[..psize].to_vec()),

@@ -74,6 +74,7 @@ impl Objset {
         };
         match (read(), r.failed.get()) {
             (Ok(b), _) => Ok(Some(b)),
+            (Err(e), _) if self.lost.must_stay(&e) => Err(e),
             (Err(e), Some(spot))
                 if e.is_damage() && !p.policy.is_mos && spot.physical_birth < p.txg =>
             {

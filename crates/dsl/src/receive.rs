@@ -572,24 +572,30 @@ impl Dsl {
         Zap::new(&ds.dn).update(tx, REDACTED, &Value::u64s(snaps))
     }
 
-    /// What receives that ended with the process left behind and nobody can resume, by object.
+    /// What receives that ended with the process left behind and nobody can resume. Datasets that cannot be read are passed over.
     pub fn broken_receives(&self) -> Result<Vec<Arc<Dataset>>> {
         let mut out = Vec::new();
-        let mut stack = vec![self.root()?];
-        while let Some(dir) = stack.pop() {
-            if let Some(c) = dir.child(RECV)? {
-                stack.push(c);
-            }
-            stack.extend(dir.children()?);
+        let mut look = |dir: &Arc<Dir>| -> Result<()> {
             let head = match dir.head() {
-                Ok(head) => head,
-                Err(e) if e.kind == Kind::NotFound => continue,
-                Err(e) => return Err(e),
+                Err(e) if e.kind == Kind::NotFound => return Ok(()),
+                head => head?,
             };
             if head.is_inconsistent() && head.resume_state()?.is_none() {
                 out.push(head);
             }
-        }
+            Ok(())
+        };
+        let both = &mut |dir: &Arc<Dir>| {
+            // One does not keep the other.
+            let hidden = dir
+                .child(RECV)
+                .and_then(|c| c.iter().try_for_each(&mut look));
+            look(dir).and(hidden)
+        };
+        self.walk_past(&self.root()?, both, &mut |name, e| {
+            tracing::warn!("{name}: whether a receive of it was broken off is not known: {e}");
+            Ok(())
+        })?;
         Ok(out)
     }
 }

@@ -30,16 +30,25 @@ struct Found {
     unreadable: Vec<(String, Error)>,
 }
 
+/// First txg that a dataset, as it is on disk, has nothing of. Whoever allocates a block for its log changes the dataset in the same txg.
+/// So what the log has of that txg and later ones is allocated nowhere, also where an earlier import could not read the dataset.
+fn since(ds: &Dataset) -> Txg {
+    ds.phys().bp.birth().next()
+}
+
 impl Pool {
     /// Reads all that [`Pool::claim_logs`] and what follows it will read, and writes nothing: an import that is
     /// refused leaves the devices as they are.
     ///
-    /// Errors: those of devices. What a log holds may be there when they are read again.
-    pub(crate) fn rehearse_claims(self: &Arc<Self>) -> Result<()> {
+    /// Errors: those of devices. What a log holds may be there when they are read again. `by_log` is set if it is a log that was not
+    /// read.
+    pub(crate) fn rehearse_claims(self: &Arc<Self>, by_log: &mut bool) -> Result<()> {
         let first = self.first_txg;
-        self.each_log(true, &mut |_, store, header, _| {
+        self.each_log(true, &mut |ds, store, header, _| {
             let mut header = *header;
-            zil::claim(store, &mut header, first).map(|_| ())
+            let claimed = zil::claim_since(store, &mut header, first, since(ds));
+            *by_log |= claimed.is_err();
+            claimed.map(|_| ())
         })?;
         if let Some(object) = self.directory("sync_bplist")? {
             Bpobj::open(&self.mos, object)?;
@@ -87,7 +96,7 @@ impl Pool {
                 os.set_zil_header(tx, Header::default().encode());
                 return Ok(());
             }
-            let c = zil::claim(store, &mut header, first)?;
+            let c = zil::claim_since(store, &mut header, first, since(ds))?;
             if c.changed {
                 os.set_zil_header(tx, header.encode());
             }
@@ -119,10 +128,13 @@ impl Pool {
     ) -> Result<Vec<(String, Error)>> {
         let mut unreadable = Vec::new();
         let claim = &mut |ds: Arc<Dataset>| {
-            // That some are old is to be known.
-            ds.dir().has_old_keys()?;
-            let os = ds.open_objset(self.own_policy(&ds)?, look)?;
-            let header = Header::decode(&os.zil_header())?;
+            let opened = || {
+                // That some are old is to be known.
+                ds.dir().has_old_keys()?;
+                let os = ds.open_objset(self.own_policy(&ds)?, look)?;
+                Ok((Header::decode(&os.zil_header())?, os))
+            };
+            let (header, os) = opened().map_err(|e: Error| self.leaves_out(e))?;
             let store = match look {
                 true => Store::to_look(self.me()?, os.clone()),
                 false => Store::for_claim(self.me()?, os.clone()),
@@ -146,6 +158,16 @@ impl Pool {
             Ok(())
         })?;
         Ok(unreadable)
+    }
+
+    /// The error of opening an object set, as damage where the dataset is left out because of it: what it says makes no sense here,
+    /// or its device does not read it and the user gives up logs that are not read.
+    fn leaves_out(&self, e: Error) -> Error {
+        match e.kind {
+            Kind::Unsupported | Kind::Invalid => Error::damaged(e.to_string()),
+            Kind::Io if self.gives_up_logs() => Error::damaged(format!("{e}; its log is given up")),
+            _ => e,
+        }
     }
 
     /// Takes down the root block of a dataset, if it is that which is damaged.
@@ -230,21 +252,28 @@ impl Pool {
         let Some(object) = self.directory("sync_bplist")? else {
             return Ok(());
         };
-        if Bpobj::open(&self.mos, object)?.is_empty() {
+        let list = Bpobj::open(&self.mos, object)?;
+        if list.is_empty() {
             return Ok(());
         }
+        // Read as a whole before anything is freed: half of it would be freed again by the next import.
+        let mut blocks = Vec::new();
+        list.for_each(&self.mos, &mut |bp, _| {
+            base::cancel::check()?;
+            blocks.push(*bp);
+            Ok(())
+        })?;
         self.task(move |pool, tx| {
-            let b = Bpobj::open(&pool.mos, object)?;
-            let freed = b.for_each(&pool.mos, &mut |bp, _| {
-                base::cancel::check()?;
-                pool.zio.free(bp, tx.txg())
-            });
-            // What is freed must not stay on the list.
-            pool.or_stop(freed)?;
             let dn = pool.mos.hold(object)?;
-            dn.free_range(tx, 0, u64::MAX)?;
-            let size = dn.bonus().len();
-            dn.set_bonus(tx, &BpobjPhys::new(size).encode())
+            let done = (|| {
+                blocks
+                    .iter()
+                    .try_for_each(|bp| pool.zio.free(bp, tx.txg()))?;
+                dn.free_range(tx, 0, u64::MAX)?;
+                let size = dn.bonus().len();
+                dn.set_bonus(tx, &BpobjPhys::new(size).encode())
+            })();
+            pool.or_stop(done)
         })
     }
 }

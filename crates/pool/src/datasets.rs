@@ -189,7 +189,13 @@ impl Pool {
         Ok(out)
     }
 
-    fn is_unplayed(&self, ds: &Arc<Dataset>) -> Result<bool> {
+    /// Whether the intent log of a dataset that is not open holds what is not in it yet.
+    ///
+    /// Errors: the log cannot be read.
+    pub fn is_unplayed(&self, ds: &Dataset) -> Result<bool> {
+        if ds.phys().bp.is_hole() || self.is_open(ds) {
+            return Ok(false);
+        }
         let os = ds.open_objset(self.own_policy(ds)?, true)?;
         let header = Header::decode(&os.zil_header())?;
         if header.log.is_hole() {

@@ -166,16 +166,11 @@ impl LogBlocks for Store {
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let pool = self.pool()?;
         let txg = txg.max(pool.first_group);
-        if self.looks {
-            for d in bp.dvas() {
-                pool.space.load_for_claim(d.vdev(), d.offset(), d.asize())?;
+        for (vdev, offset, asize) in pool.zio.places(bp)? {
+            match self.looks {
+                true => pool.space.load_for_claim(vdev, offset, asize)?,
+                false => pool.zio.allocator.claim(vdev, offset, asize, txg)?,
             }
-            return Ok(());
-        }
-        for d in bp.dvas() {
-            pool.zio
-                .allocator
-                .claim(d.vdev(), d.offset(), d.asize(), txg)?;
         }
         Ok(())
     }

@@ -149,8 +149,10 @@ impl Pool {
     /// Opens the pool that `config` (from discovery or a cache file) describes.
     pub fn open(env: Env, config: &NvList, opts: OpenOptions) -> Result<Arc<Pool>> {
         let name = config.get_str(keys::pool::NAME).unwrap_or("?").to_string();
-        let r = match Self::open_inner(&env, config, &opts) {
-            Err(e) if opts.rewind != Rewind::No && is_damage(&e) => {
+        // An older state has the same logs, or less of them: going back does not help.
+        let mut by_log = false;
+        let r = match Self::open_inner(&env, config, &opts, &mut by_log) {
+            Err(e) if opts.rewind != Rewind::No && is_damage(&e) && !by_log => {
                 Self::rewind(&env, config, &opts, e)
             }
             r => r,
@@ -188,7 +190,7 @@ impl Pool {
                 Rewind::Extreme => Txg::NONE,
                 _ => txg.before(CHECKED_GROUPS),
             };
-            let Ok(pool) = Self::open_inner(env, config, &look) else {
+            let Ok(pool) = Self::open_inner(env, config, &look, &mut false) else {
                 continue;
             };
             let whole = pool.check_metadata(after);
@@ -211,7 +213,7 @@ impl Pool {
                     txg: Some(txg),
                     ..opts.clone()
                 };
-                return Self::open_inner(env, config, &real);
+                return Self::open_inner(env, config, &real, &mut false);
             }
         }
         Err(why)
@@ -259,7 +261,13 @@ impl Pool {
         Ok([read, write].map(|l| l.into_iter().map(told).collect()))
     }
 
-    fn open_inner(env: &Env, config: &NvList, opts: &OpenOptions) -> Result<Arc<Pool>> {
+    /// `by_log` is set if it is an intent log that refuses the import.
+    fn open_inner(
+        env: &Env,
+        config: &NvList,
+        opts: &OpenOptions,
+        by_log: &mut bool,
+    ) -> Result<Arc<Pool>> {
         let Newest {
             tree,
             ub,
@@ -269,7 +277,7 @@ impl Pool {
         } = newest(env, config, opts)?;
         let tree = Arc::new(tree);
         let found = (ub, latest, trusted, object);
-        let r = Self::open_tree(env, config, opts, &tree, found);
+        let r = Self::open_tree(env, config, (opts, by_log), &tree, found);
         if r.is_err() {
             // Half of the pool may be alive still, its parts referring to each other; nobody may find
             // its devices in use for that.
@@ -282,7 +290,7 @@ impl Pool {
     fn open_tree(
         env: &Env,
         config: &NvList,
-        opts: &OpenOptions,
+        (opts, by_log): (&OpenOptions, &mut bool),
         tree: &Arc<VdevTree>,
         (ub, latest, trusted, object): (Uberblock, (Txg, u64), NvList, u64),
     ) -> Result<Arc<Pool>> {
@@ -291,6 +299,8 @@ impl Pool {
         } else {
             Access::Exclusive
         });
+        // An import that is refused has written nothing, and healed nothing either.
+        tree.set_healing(false);
         // Who goes back on purpose finds labels that are newer than the state wanted.
         let back = opts.txg.is_some() || opts.checkpoint;
         let (txg, newest, readonly) = (ub.txg, latest.0, opts.readonly);
@@ -335,7 +345,14 @@ impl Pool {
         let paths = config.get_nvlist(vdev::discover::AUX_PATHS);
         let name = config.get_str(keys::pool::NAME).map(str::to_string);
         let now = (ub, latest);
-        let r = Self::load(e, mos, now, (trusted, name), (object, paths), opts.clone());
+        let r = Self::load(
+            e,
+            mos,
+            now,
+            (trusted, name),
+            (object, paths),
+            (opts.clone(), by_log),
+        );
         if opts.checkpoint {
             return r.map_err(|e| e.context("the checkpoint"));
         }
@@ -349,7 +366,7 @@ impl Pool {
         (ub, latest): (Uberblock, (Txg, u64)),
         (trusted, label_name): (NvList, Option<String>),
         (config_object, aux_paths): (u64, Option<&NvList>),
-        opts: OpenOptions,
+        (opts, by_log): (OpenOptions, &mut bool),
     ) -> Result<Arc<Pool>> {
         let version = ub.version;
         let store = open_features(&mos, version, opts.readonly)?;
@@ -426,20 +443,32 @@ impl Pool {
         pool.refresh_failmode()?;
         if !pool.readonly {
             // Whatever may refuse the import comes before the first write.
-            pool.rehearse_claims()?;
+            pool.rehearse_claims(by_log)?;
+            pool.tree.set_healing(true);
             let ub = pool.sync_state().uberblock.clone();
             pool.tree.spread_uberblock(&ub)?;
             pool.claim_logs()?;
-            pool.empty_deferred()?;
             pool.finish_adds()?;
-            // A list that cannot be read keeps snapshots held, and nobody from importing.
-            match pool.dsl.has_temporary_holds() {
-                Ok(true) => pool.task(|pool, tx| pool.dsl.release_temporary(tx))?,
-                Ok(false) => {}
-                Err(e) => tracing::warn!(pool = %pool.name(), "temporary holds: {e}"),
-            }
-            if let Err(e) = pool.clear_broken_receives() {
-                tracing::warn!(pool = %pool.name(), "broken receives: {e}");
+            // What is left to be tidied up keeps nobody from importing. The next import tries again.
+            let release = || match pool.dsl.has_temporary_holds()? {
+                true => pool.task(|pool, tx| pool.dsl.release_temporary(tx)),
+                false => Ok(()),
+            };
+            for (what, done) in [
+                (
+                    "blocks that older software left to be freed",
+                    pool.empty_deferred(),
+                ),
+                ("temporary holds", release()),
+                ("broken receives", pool.clear_broken_receives()),
+            ] {
+                if let Err(e) = done {
+                    base::cancel::check()?;
+                    if let Some(why) = pool.stopped() {
+                        return Err(why);
+                    }
+                    tracing::warn!(pool = %pool.name(), "{what}: {e}");
+                }
             }
             pool.sync()?;
         }

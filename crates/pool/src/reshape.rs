@@ -80,6 +80,7 @@ impl Pool {
         self.writable()?;
         let left = self.leave_log(guid)?;
         let done = self.task(move |pool, _| {
+            pool.log_was_left(guid)?;
             let persist = !how.temporary;
             match how.fault {
                 true => pool.tree.fault(guid, true, persist).map(drop)?,
@@ -109,6 +110,20 @@ impl Pool {
             self.allow_log(Some(top.clone()))?;
         }
         empty.map(|()| Some(top))
+    }
+
+    /// Looks again in the txg in which leaf `guid` goes: [`Pool::leave_log`] has left a log alone whose other side was in use, and
+    /// that may have gone meanwhile.
+    ///
+    /// # Errors
+    /// `Kind::Busy`: nobody else has what is on it.
+    fn log_was_left(&self, guid: u64) -> Result<()> {
+        let (top, leaf) = self.tree.leaf_of(guid)?;
+        let last = leaf.state().usable() && !top.outage(&|l| l.guid() == guid).is_empty();
+        match top.is_log() && top.is_concrete() && last {
+            true => self.is_unused(&top),
+            false => Ok(()),
+        }
     }
 
     /// The log that was left is used as its property says, if it can be.
@@ -186,6 +201,8 @@ impl Pool {
             if pool.resumptions() != resumptions {
                 bail!(Stale, "the pool was resumed meanwhile");
             }
+            // Its other side went meanwhile: logs on it are still to be replayed.
+            let degrade = degrade || pool.log_was_left(guid).is_err();
             let state = match degrade {
                 true => pool.tree.degrade(guid).map(|()| State::Degraded)?,
                 false => pool.tree.fault(guid, false, true)?,

@@ -116,7 +116,7 @@ impl Pool {
             return none();
         }
         let os = match self
-            .write_policy(head)
+            .own_policy(head)
             .and_then(|p| head.open_objset(p, true))
         {
             Ok(os) => os,

@@ -99,12 +99,24 @@ impl Replayer for Redo<'_> {
                 // The volume may be smaller than it was.
                 let room = self.size.saturating_sub(record.data_offset);
                 let len = (record.data.len() as u64).min(room) as usize;
-                let tx = os.tx(Need::bytes(len as u64 + (16 << 10)))?;
+                let (at, n) = (record.data_offset, len as u64);
+                let checked = data.check_write(at, n);
+                if is_damaged(checked.and_then(|()| data.check_edges(at, n)))? {
+                    return Ok(());
+                }
+                // Into the slop space, if need be: the log goes when it is replayed.
+                let tx = os.tx(Need {
+                    bytes: n + (16 << 10),
+                    ..Need::freeing()
+                })?;
                 data.write(&tx, record.data_offset, &record.data[..len])?;
                 self.zil.replayed(tx.txg());
             }
             Body::Truncate { offset, length, .. } => {
                 let len = length.min(self.size.saturating_sub(offset));
+                if is_damaged(data.check_free(offset, len))? {
+                    return Ok(());
+                }
                 let tx = os.tx(Need::freeing())?;
                 data.free_range(&tx, offset, len)?;
                 self.zil.replayed(tx.txg());
@@ -116,6 +128,15 @@ impl Replayer for Redo<'_> {
             ),
         }
         Ok(())
+    }
+}
+
+/// Whether what a record is to change is damaged, which is on record then: it is passed over, and those behind it are not. An
+/// error of a device is no damage: what is passed over now is lost.
+fn is_damaged(checked: Result<()>) -> Result<bool> {
+    match checked {
+        Err(e) if e.is_wrong_content() => Ok(true),
+        r => r.map(|()| false),
     }
 }
 
@@ -132,8 +153,8 @@ impl Pool {
                 Ok(true) => {}
                 Ok(false) => later.push(ds),
                 Err(e) if e.kind == Kind::NotFound => {}
-                Err(e) if e.may_pass() => {
-                    // Its log is still there.
+                Err(e) if e.may_pass() || self.open_set(ds.object()).is_some() => {
+                    // Its log is still there, or what was replayed is not on disk.
                     failed.push((ds.full_name(), e));
                     later.push(ds);
                 }
@@ -150,12 +171,15 @@ impl Pool {
             return Ok(false);
         }
         let set = self.open_dataset(ds)?;
+        // Until all of it is on disk; also behind an error, for what was replayed before.
+        set.os.set_replaying(true);
         let r = self.replay_into(&set);
-        // What was replayed so far must be on disk before the log is opened once more.
-        let synced = self.sync();
+        // What was replayed so far must be on disk before the log is opened once more. A set whose txg waits stays open: its
+        // log knows what was replayed.
+        self.sync()?;
+        set.os.set_replaying(false);
         self.close_dataset(ds.object());
-        r?;
-        synced.map(|_| true)
+        r.map(|()| true)
     }
 
     fn replay_into(&self, set: &OpenSet) -> Result<()> {

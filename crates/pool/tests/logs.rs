@@ -3,9 +3,10 @@
 
 use base::mutation::{mutate, Mutation};
 use base::{Kind, Result};
+use disk::label::DATA_START;
 use disk::mos_keys::LOG_SPACEMAP_ZAP;
 use env_sim::MemDisk;
-use pool::{Offline, OpenOptions, Pool};
+use pool::{Offline, OpenOptions, Pool, Rewind};
 use sim::rig::{self, Cutter, Fs, Layout, FATES};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const OFFLINE: Offline = Offline {
 
 struct World {
     layout: Layout,
-    /// A disk, the log, and one that lies idle.
+    /// Those of the data, the log, and (on the bench) one that lies idle.
     disks: Vec<Arc<MemDisk>>,
     fs: Fs,
     files: u64,
@@ -29,11 +30,14 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let layout = Layout {
+        World::on(Layout {
             slog: true,
             bench: 1,
             ..Layout::new(GroupKind::Single, 1)
-        };
+        })
+    }
+
+    fn on(layout: Layout) -> World {
         let (disks, pool) = rig::create(&layout, 7);
         let fs = rig::mount(&pool, &layout).unwrap();
         let mut w = World {
@@ -59,7 +63,12 @@ impl World {
     }
 
     fn log_disk(&self) -> &MemDisk {
-        &self.disks[1]
+        &self.disks[self.layout.disks]
+    }
+
+    /// The disks as a power cut now leaves them.
+    fn cut(&self) -> Vec<Arc<MemDisk>> {
+        self.disks.iter().map(|d| d.fork()).collect()
     }
 
     /// It fails to flush, to write, or answers nothing any more.
@@ -392,6 +401,235 @@ fn going_back_takes_the_log_along_in_its_own_txg() {
         pool.close().unwrap();
     }
     assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+/// Opens what is on the disks.
+fn import(disks: &[Arc<MemDisk>], opts: OpenOptions) -> Result<Arc<Pool>> {
+    let (env, _) = rig::machine(disks, 5);
+    let names: Vec<String> = (0..disks.len()).map(|n| format!("d{n}")).collect();
+    let config = vdev::discover(&env, &names).pools[0].config.clone();
+    Pool::open(
+        env,
+        &config,
+        OpenOptions {
+            tunables: rig::tunables(),
+            ..opts
+        },
+    )
+}
+
+/// Everything that is not in the labels.
+const DATA: std::ops::Range<u64> = DATA_START..90 << 20;
+
+/// All that is on the disks.
+fn content(disks: &[Arc<MemDisk>]) -> Vec<Vec<(u64, Vec<u8>)>> {
+    let one = |d: &Arc<MemDisk>| {
+        let mut out = Vec::new();
+        d.for_each_chunk(&mut |at, bytes| out.push((at, bytes.to_vec())));
+        out
+    };
+    disks.iter().map(one).collect()
+}
+
+/// One side of a mirror is wrong throughout, and the log is not read: the import is refused, and has not written what was wrong
+/// anew.
+#[test]
+fn a_refused_import_heals_nothing() {
+    let w = World::on(Layout {
+        slog: true,
+        ..Layout::new(GroupKind::Mirror, 2)
+    });
+    let disks = w.cut();
+    disks[0].corrupt(DATA.start, (DATA.end - DATA.start) as usize);
+    let log = &disks[2];
+    (log.bad_ranges.lock().unwrap()).insert(DATA.start, DATA.end);
+    let before = content(&disks);
+    let e = import(&disks, OpenOptions::default()).err();
+    assert_eq!(e.map(|e| e.kind), Some(Kind::Io));
+    assert!(content(&disks) == before, "a refused import has written");
+    log.well();
+    let pool = import(&disks, OpenOptions::default()).unwrap();
+    let fs = rig::mount(&pool, &w.layout).unwrap();
+    assert_eq!(files(&fs), w.files);
+    drop(fs);
+    pool.close().unwrap();
+}
+
+/// The state before the newest one has no log yet, and would do without what is in it.
+#[test]
+fn a_log_that_is_not_read_is_no_reason_to_go_back() {
+    let w = World::new();
+    let disks = w.cut();
+    (disks[1].bad_ranges.lock().unwrap()).insert(DATA.start, DATA.end);
+    for rewind in [Rewind::Safe, Rewind::Extreme] {
+        let e = import(
+            &disks,
+            OpenOptions {
+                rewind,
+                ..OpenOptions::default()
+            },
+        );
+        assert_eq!(e.err().map(|e| e.kind), Some(Kind::Io));
+    }
+    disks[1].well();
+    let pool = import(&disks, OpenOptions::default()).unwrap();
+    let fs = rig::mount(&pool, &w.layout).unwrap();
+    assert_eq!(files(&fs), w.files);
+    drop(fs);
+    pool.close().unwrap();
+}
+
+/// The root block of a dataset is in sectors that are not read. Whoever gives up logs that are not read (`zpool import -m`) does
+/// without the dataset, too.
+#[test]
+fn a_root_block_that_is_not_read_is_left_out_on_request() {
+    let w = World::new();
+    w.pool().sync().unwrap();
+    let disks = w.cut();
+    let root = w.pool().dsl.root_dataset().unwrap().phys().bp;
+    for d in root.dvas() {
+        let at = DATA_START + d.offset();
+        (disks[0].bad_ranges.lock().unwrap()).insert(at, at + d.asize());
+    }
+    let e = import(&disks, OpenOptions::default()).err();
+    assert_eq!(e.map(|e| e.kind), Some(Kind::Io));
+    let give_up = OpenOptions {
+        missing_log: true,
+        ..OpenOptions::default()
+    };
+    let pool = import(&disks, give_up).unwrap();
+    let left_out = pool.unreadable_datasets();
+    assert_eq!(left_out.len(), 1);
+    assert!(
+        left_out[0].1.to_string().contains("given up"),
+        "{left_out:?}"
+    );
+    assert!(rig::mount(&pool, &w.layout).is_err());
+    pool.close().unwrap();
+}
+
+/// An import cannot read a dataset and leaves it out, with its log; a later one can: what was acknowledged is there.
+#[test]
+fn the_log_of_a_dataset_that_was_left_out_for_one_import_is_replayed() {
+    let w = World::new();
+    let disks = w.cut();
+    let root = w.pool().dsl.root_dataset().unwrap().phys().bp;
+    let mut copies = Vec::new();
+    for d in root.dvas() {
+        let mut whole = vec![0; d.asize() as usize];
+        let at = DATA_START + d.offset();
+        disks[0].peek(at, &mut whole);
+        disks[0].corrupt(at, whole.len());
+        copies.push((at, whole));
+    }
+    let pool = import(&disks, OpenOptions::default()).unwrap();
+    assert_eq!(pool.unreadable_datasets().len(), 1);
+    for word in ["one", "two", "three"] {
+        pool.set_extra("comment", Some(word));
+        pool.sync().unwrap();
+    }
+    pool.close().unwrap();
+    drop(pool);
+    for (at, whole) in &copies {
+        disks[0].poke(*at, whole);
+    }
+    let pool = import(&disks, OpenOptions::default()).unwrap();
+    let fs = rig::mount(&pool, &w.layout).unwrap();
+    assert_eq!(files(&fs), w.files);
+    pool.sync().unwrap();
+    drop(fs);
+    rig::check(&pool).unwrap();
+    pool.close().unwrap();
+}
+
+/// Names in one directory cannot be replayed, since it is damaged: those in others are there, and so is what follows.
+#[test]
+fn a_damaged_directory_does_not_take_the_rest_of_the_log_along() {
+    let mut w = World::new();
+    let (root, c) = (w.fs.zfs.root().unwrap(), zpl::Cred::root());
+    let zfs = w.fs.zfs.clone();
+    let (dir, new) = (zpl::New::dir(0o755, 0), zpl::New::file(0o100644, 0));
+    let bad = zfs.create(&root, b"bad", &dir, &c).unwrap();
+    let good = zfs.create(&root, b"good", &dir, &c).unwrap();
+    for d in [&bad, &good] {
+        zfs.create(d, b"old", &new, &c).unwrap();
+    }
+    w.pool().sync().unwrap();
+    let bp = w.fs.set.os.pointer_of(bad.object, 0, 0).unwrap().unwrap();
+    zfs.create(&bad, b"new", &new, &c).unwrap();
+    zfs.rename(&bad, b"new", &good, b"moved", 0, &c).unwrap();
+    zfs.unlink(&bad, b"old", &c).unwrap();
+    zfs.create(&good, b"new", &new, &c).unwrap();
+    zfs.unlink(&good, b"old", &c).unwrap();
+    assert!(w.write());
+    let disks = w.cut();
+    for d in bp.dvas() {
+        disks[0].corrupt(DATA_START + d.offset(), d.asize() as usize);
+    }
+    let pool = import(&disks, OpenOptions::default()).unwrap();
+    let fs = rig::mount(&pool, &w.layout).unwrap();
+    assert_eq!(files(&fs), w.files);
+    let root = fs.zfs.root().unwrap();
+    let good = fs.zfs.lookup(&root, b"good", &c).unwrap();
+    fs.zfs.lookup(&good, b"new", &c).unwrap();
+    assert!(fs.zfs.lookup(&good, b"old", &c).is_err());
+    assert!(!pool.damaged_objects().is_empty());
+    drop((root, good, fs));
+    pool.close().unwrap();
+}
+
+/// What was let into a full pool beside others' changes, and acknowledged, is let in again when only that is left.
+#[test]
+fn a_full_pool_is_mounted_after_a_power_cut() {
+    let layout = Layout {
+        size: 64 << 20,
+        recordsize: 1 << 20,
+        ..Layout::new(GroupKind::Single, 1)
+    };
+    let (disks, pool) = rig::create(&layout, 7);
+    let fs = rig::mount(&pool, &layout).unwrap();
+    let (root, cred) = (fs.zfs.root().unwrap(), zpl::Cred::root());
+    let new = zpl::New::file(0o100644, 0);
+    let make = |name: &str| fs.zfs.create(&root, name.as_bytes(), &new, &cred).unwrap();
+    let put = |z: &zpl::Znode, at: u64, seed: u64, n: usize| {
+        let rng = SeededRng::new(seed);
+        let data: Vec<u8> = (0..n).map(|_| rng.below(256) as u8).collect();
+        fs.zfs.write(z, at, &data[..], Default::default())
+    };
+    let (file, other, filler) = (make("file"), make("other"), make("filler"));
+    put(&file, 0, 1, 1 << 20).unwrap();
+    let left = || pool.dsl.root_dataset().unwrap().available().bytes;
+    let mut n = 0;
+    while left() > 900 << 10 {
+        let size = if left() > 4 << 20 { 1 << 20 } else { 128 << 10 };
+        put(&filler, n << 20, n, size).unwrap();
+        pool.sync().unwrap();
+        n += 1;
+    }
+    assert!(left() > 400 << 10, "{}", left());
+    let set = zpl::SetAttr {
+        mode: Some(0o600),
+        ..zpl::SetAttr::default()
+    };
+    fs.zfs.setattr(&other, &set, &cred).unwrap();
+    put(&file, 0, 9, 1 << 20).unwrap();
+    let fallbacks = || fs.set.zil().unwrap().stats().fallbacks;
+    let before = (fallbacks(), pool.synced_txg());
+    fs.zfs.fsync(Some(&file)).unwrap();
+    let _ = before;
+    let disks: Vec<_> = disks.iter().map(|d| d.fork()).collect();
+    let after = import(&disks, OpenOptions::default()).unwrap();
+    let again = rig::mount(&after, &layout).unwrap();
+    let z = (again.zfs)
+        .lookup(&again.zfs.root().unwrap(), b"file", &cred)
+        .unwrap();
+    let (mut want, mut got) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    fs.zfs.read(&file, 0, &mut want).unwrap();
+    again.zfs.read(&z, 0, &mut got).unwrap();
+    assert!(want == got);
+    drop((z, again));
+    rig::check(&after).unwrap();
+    after.close().unwrap();
 }
 
 /// A vdev grows in the txg in which the last clone of a block goes. What remains of the table of clones, bytes.

@@ -169,7 +169,8 @@ impl VdevTree {
     pub(super) fn heal(&self, req: &ReadReq, plan: &Plan, block: Vec<u8>, mode: Mode) -> Finished {
         let mut out = ReadOutcome::default();
         let mut rewrites = Vec::new();
-        let writable = !self.read_only.load(Relaxed) && !mode.only_looks();
+        let writes = !self.read_only.load(Relaxed) && self.healing.load(Relaxed);
+        let writable = writes && !mode.only_looks();
         let counted = matches!(mode, Mode::Read | Mode::Scrub);
         let refresh = |cand: &Cand| mode == Mode::Scrub && cand.stale;
         for (s, cols) in plan.stripes.iter().enumerate() {

@@ -296,6 +296,42 @@ impl Zio {
         Ok(())
     }
 
+    /// Vdev, offset and length of everything that a block takes: of a gang, which lies in several pieces, what
+    /// [`Zio::free`] frees of it.
+    ///
+    /// Errors: those of reading the headers.
+    pub fn places(&self, bp: &BlkPtr) -> Result<Vec<(u64, u64, u64)>> {
+        let mut out = Vec::new();
+        self.add_places(bp, 0, &mut out)?;
+        Ok(out)
+    }
+
+    fn add_places(&self, bp: &BlkPtr, depth: u32, out: &mut Vec<(u64, u64, u64)>) -> Result<()> {
+        if !bp.is_gang() {
+            out.extend(bp.dvas().iter().map(|d| (d.vdev(), d.offset(), d.asize())));
+            return Ok(());
+        }
+        if depth > GANG_DEPTH {
+            return Err(Error::damaged(format!("gang tree too deep at {bp:?}")));
+        }
+        let mut children = Err(Error::damaged("gang header"));
+        for i in 0..bp.dvas().len() {
+            children = self.gang_header(bp, i);
+            if children.is_ok() {
+                break;
+            }
+        }
+        for c in children?.iter().filter(|c| !c.is_hole()) {
+            c.sanity(self.devices.vdevs())?;
+            self.add_places(c, depth + 1, out)?;
+        }
+        for d in bp.dvas() {
+            let own = self.devices.asize(d.vdev(), GANG_HEADER as u64);
+            out.push((d.vdev(), d.offset(), own));
+        }
+        Ok(())
+    }
+
     /// Frees a gang. Of one whose header cannot be read the header alone is freed; its members are
     /// counted by [`Zio::take_leaked`].
     pub(super) fn free_gang(&self, bp: &BlkPtr, txg: Txg, depth: u32) -> Result<()> {

@@ -44,7 +44,18 @@ struct Opened {
 impl Opened {
     fn new(pool: &Arc<Pool>, ds: &Arc<Dataset>, props: Props) -> Result<Opened> {
         let set = pool.open_dataset(ds)?;
-        Opened::replayed(pool, ds, &set, props).inspect_err(|_| pool.close_dataset(ds.object()))
+        let replays = set.zil().is_some_and(|zil| zil.needs_replay());
+        Opened::replayed(pool, ds, &set, props).map_err(|e| {
+            if replays {
+                // What was replayed so far is on disk before anybody opens the log once more. While its txg waits for devices the
+                // set stays open: its log knows what was replayed, and is what the next mount gets.
+                if let Err(e) = pool.sync() {
+                    return e.context(ds.full_name());
+                }
+            }
+            pool.close_dataset(ds.object());
+            e
+        })
     }
 
     /// The file system in an open set, with nothing left in its log.
@@ -93,11 +104,7 @@ impl Opened {
             },
         )?;
         if let Some(zil) = set.zil() {
-            zfs.replay_log(zil).map_err(|e| {
-                // What was replayed so far is on disk before anybody opens the log once more.
-                let synced = pool.sync();
-                synced.err().unwrap_or(e).context(ds.full_name())
-            })?;
+            (zfs.replay_log(zil)).map_err(|e| e.context(ds.full_name()))?;
         }
         Ok(Opened {
             zfs,

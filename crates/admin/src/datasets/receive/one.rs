@@ -5,7 +5,7 @@ use super::heal;
 use super::sealed::Sealed;
 use super::target::{
     above_of, brings, check_features, exists, find_target, look_again, own_by_guid, permitted,
-    target_name, Brought, Extra, Target,
+    target_name, unplayed, Brought, Extra, Target,
 };
 use super::{sent_name, words, Run};
 use crate::datasets::create::{self, Above};
@@ -779,6 +779,11 @@ fn end_in_txg(
             ivset_guid: sealed.as_ref().and_then(|s| s.to_ivset),
             key: sealed.as_ref().map(|s| &s.key),
         };
+        if let Some(head) = head.as_ref().filter(|_| !force) {
+            if pool.is_unplayed(head)? {
+                return Err(Error::new(Kind::Busy, unplayed(&head.full_name())));
+            }
+        }
         // A log that a crash left behind goes with the content of the target, and not before.
         let log = head.as_ref().map(|h| pool.left_log(h)).transpose()?;
         let snap = pool.dsl.receive_end(tx, &end)?;

@@ -517,6 +517,10 @@ pub(super) fn incremental_onto(
         return refuse(Kind::NotPermitted, protected(fs));
     }
     if !run.r.force {
+        let has_log = entry.pool.is_unplayed(there);
+        if has_log.map_err(internal)? {
+            return refuse(Kind::Busy, unplayed(fs));
+        }
         if modified {
             return refuse(
                 Kind::TextBusy,
@@ -539,6 +543,13 @@ pub(super) fn incremental_onto(
         );
     }
     Ok(())
+}
+
+/// Why a target that is to stay as it is cannot be replaced by what follows its newest snapshot.
+pub(super) fn unplayed(fs: &str) -> String {
+    format!(
+        "destination {fs} has changes in its intent log, which a crash left:\nmount it first, or use -F to give them up"
+    )
 }
 
 /// Whether the head changes in a txg that is not on disk.

@@ -72,7 +72,13 @@ fn wanted(
             true => {
                 let probe = |head: &Arc<Dataset>| head.snapshot_named(short).map(|_| ());
                 let found = datasets::sound_subtree(&head.dir(), &probe);
-                let (sound, damaged) = found.map_err(|e| datasets::plain(e, fs))?;
+                let (sound, mut damaged) = found.map_err(|e| datasets::plain(e, fs))?;
+                // Others destroy file systems meanwhile.
+                let gone = |name: &str| {
+                    let e = entry.pool.dsl.dir(name).err();
+                    e.is_some_and(|e| e.kind == Kind::NotFound)
+                };
+                damaged.retain(|(name, _)| !gone(name));
                 lost.extend(damaged);
                 sound
             }

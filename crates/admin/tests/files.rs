@@ -270,15 +270,7 @@ fn what_is_destroyed_or_replaced_meanwhile_is_read_no_further() {
     let away = || drop(mount::unmount(&admin, ROOT, "p/a", false).unwrap());
     let mut out = Meanwhile(Some(away), 0);
     let path = b"/open/file";
-    files::read(
-        &admin,
-        ROOT,
-        "p/a",
-        path,
-        FileWanted::Content,
-        &mut out,
-    )
-    .unwrap();
+    files::read(&admin, ROOT, "p/a", path, FileWanted::Content, &mut out).unwrap();
     assert_eq!(out.1, content().len());
 }
 

@@ -195,7 +195,11 @@ fn what_a_users_stream_says_is_not_the_administrators_word() {
     for props in [&[][..], &[("version", "21")][..]] {
         let (a, _, commands) = world_with(props);
         commands.create("p/src", &[]).unwrap();
-        for (prop, value) in [("setuid", "on"), ("devices", "on"), ("mountpoint", "/etc/x")] {
+        for (prop, value) in [
+            ("setuid", "on"),
+            ("devices", "on"),
+            ("mountpoint", "/etc/x"),
+        ] {
             commands.set("p/src", prop, value).unwrap();
         }
         commands.snapshot("p/src@s").unwrap();

@@ -525,7 +525,8 @@ static SUBS: &[Sub] = &[
              intent log of which there is no other copy. -m imports the pool all the same. What cannot be \
              read of the logs is lost for good: changes of the last seconds before the crash that had \
              not reached the pool itself, also those that fsync had been answered for. Older changes are \
-             there, and so is what lies in a log before the first block that cannot be read.",
+             there, and so is what lies in a log before the first block that cannot be read. File systems \
+             whose root block is not read are left as they are, with their logs.",
         ],
         complete: Complete::Pools,
         built: true,

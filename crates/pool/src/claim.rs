@@ -19,6 +19,9 @@ const ROOTS_AHEAD: usize = 64;
 const WITHOUT_LOG: &str = ". See whether the device reads it at another attempt. 'zpool import -m' gives up what cannot be read of the \
     intent logs: the last seconds before the crash are lost then, also what an fsync was answered for";
 
+/// What can be done about a dataset of which a device does not read the root block.
+const WITHOUT_SET: &str = ". See whether the device reads it at another attempt. 'zpool import -m' leaves out what cannot be read";
+
 /// What the claims of a pool have found.
 #[derive(Default)]
 struct Found {
@@ -166,6 +169,7 @@ impl Pool {
         match e.kind {
             Kind::Unsupported | Kind::Invalid => Error::damaged(e.to_string()),
             Kind::Io if self.gives_up_logs() => Error::damaged(format!("{e}; its log is given up")),
+            Kind::Io => Error::sentence(e.kind, format!("{e}{WITHOUT_SET}")),
             _ => e,
         }
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use testkit::{or_skip, OpenZfs, TempDir};
 use vdev::testing::{Event, SeededRng};
-use vdev::{DevSpec, GroupKind, State, TopSpec, Vdev};
+use vdev::{Attach, DevSpec, GroupKind, State, TopSpec, Vdev};
 use zap::Zap;
 
 const OFFLINE: Offline = Offline {
@@ -575,6 +575,54 @@ fn a_damaged_directory_does_not_take_the_rest_of_the_log_along() {
     assert!(fs.zfs.lookup(&good, b"old", &c).is_err());
     assert!(!pool.damaged_objects().is_empty());
     drop((root, good, fs));
+    pool.close().unwrap();
+}
+
+/// Both sides of a mirrored log are taken out of use at the same moment: each of them finds the other one in use. What was
+/// acknowledged is in the pool, or one of them stays.
+#[test]
+fn both_sides_of_a_log_do_not_go_at_once() {
+    let mut w = World::new();
+    let side = |w: &World, path: &str| w.pool().tree.find_by_name(path).unwrap().guid();
+    let spec = DevSpec::file("d2");
+    let first = side(&w, "d1");
+    (w.pool().attach(first, &spec, Attach::Mirror, None)).unwrap();
+    for _ in 0..2000 {
+        if !w.pool().is_resilvering() {
+            break;
+        }
+        w.pool().sync().unwrap();
+    }
+    w.write();
+    assert!(w.write());
+    let sides = [side(&w, "d1"), side(&w, "d2")];
+    let pool = w.pool().clone();
+    std::thread::scope(|s| {
+        let (begun, begins) = std::sync::mpsc::channel();
+        let holder = pool.clone();
+        s.spawn(move || {
+            let hold = move |_: &Pool, _: &dmu::Tx| {
+                begun.send(()).unwrap();
+                // Long enough for both to have looked, before either goes.
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                Ok(())
+            };
+            holder.task(hold).unwrap();
+        });
+        begins.recv().unwrap();
+        for guid in sides {
+            let pool = pool.clone();
+            s.spawn(move || {
+                let _ = pool.offline(guid, OFFLINE);
+            });
+        }
+    });
+    w.write();
+    let disks = w.cut();
+    let pool = import(&disks, OpenOptions::default()).unwrap();
+    let fs = rig::mount(&pool, &w.layout).unwrap();
+    assert_eq!(files(&fs), w.files);
+    drop(fs);
     pool.close().unwrap();
 }
 

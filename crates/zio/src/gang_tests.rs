@@ -190,7 +190,16 @@ fn headers_as_openzfs_wants_them() {
                 assert_eq!(z.gang_header(&bp, i).unwrap().len(), 3);
             }
         }
+        let places = z.places(&bp).unwrap();
+        let taken = a.free_bytes();
         z.free(&bp, Txg::new(6)).unwrap();
+        assert_eq!(a.free_bytes(), before);
+        // What a claim of the block has to take: headers and members.
+        for (vdev, offset, asize) in &places {
+            a.claim(*vdev, *offset, *asize, Txg::new(6)).unwrap();
+        }
+        assert_eq!(a.free_bytes(), taken);
+        z.free(&bp, Txg::new(7)).unwrap();
         assert_eq!(a.free_bytes(), before);
     }
 }

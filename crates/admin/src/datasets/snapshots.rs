@@ -62,12 +62,12 @@ fn wanted(
         let (fs, short) = split(name)?;
         let entry = datasets::entry_of(admin, fs)?;
         let head = datasets::find(&entry, fs)?;
-        may_snapshot(admin, &entry, peer, (&head, short), !r.props.is_empty()).map_err(|e| {
-            match r.recursive || r.names.len() > 1 {
+        may_snapshot(admin, &entry, peer, (&head, short), !r.props.is_empty()).map_err(
+            |e| match r.recursive || r.names.len() > 1 {
                 true => e.hint(NONE_CREATED),
                 false => e,
-            }
-        })?;
+            },
+        )?;
         let heads = match r.recursive {
             true => {
                 let probe = |head: &Arc<Dataset>| head.snapshot_named(short).map(|_| ());

@@ -25,12 +25,7 @@ fn fail(e: base::Error) -> ApiError {
 
 /// The snapshot, or file system, of a guid: first where it was, a snapshot then anywhere in the pool where `may` lets the caller
 /// send.
-fn by_guid(
-    entry: &PoolEntry,
-    name: &str,
-    guid: u64,
-    may: May<'_>,
-) -> Result<Option<Arc<Dataset>>> {
+fn by_guid(entry: &PoolEntry, name: &str, guid: u64, may: May<'_>) -> Result<Option<Arc<Dataset>>> {
     let dsl = &entry.pool.dsl;
     // A stream of a file system itself, not of a snapshot.
     let of_head = name

@@ -56,6 +56,8 @@ const IDLE: usize = 8;
 const STUCK: usize = 64;
 /// The longest path that the kernel walks (`PATH_MAX`, with the end of the text).
 const MOST_OF_PATH: usize = 4096;
+/// The same for the questions of one ordinary user; then this user's are refused.
+const STUCK_OF_USER: usize = 8;
 /// Most descriptors with one message (the kernel's `SCM_MAX_FD`), and bytes of one.
 const MOST_FILES: usize = 253;
 const MOST_BYTES: usize = 128 << 10;
@@ -142,6 +144,11 @@ pub(crate) trait Job: Serialize + DeserializeOwned + Send {
     const NAME: &'static str;
     /// What comes back, beside descriptors.
     type Answer: Serialize + DeserializeOwned + Send;
+
+    /// The ordinary user whose path it is.
+    fn user(&self) -> Option<u32> {
+        None
+    }
 
     /// Does it, with the descriptors that came.
     fn run(self, files: Vec<OwnedFd>) -> Done<Self::Answer>;
@@ -269,13 +276,14 @@ pub(crate) fn ask<J: Job>(
     if message.len() > MOST_BYTES {
         return Err(Error::new(Kind::ArgTooBig, "too long a question"));
     }
-    let mut helper = Helper::take(path)?;
+    let user = job.user();
+    let mut helper = Helper::take(path, user)?;
     if helper.send(&message, files).is_err() {
         // It has ended while it waited.
-        helper.abandon(path);
+        helper.abandon(path, user);
         helper = Helper::start()?;
         if let Err(e) = helper.send(&message, files) {
-            helper.abandon(path);
+            helper.abandon(path, user);
             return Err(e);
         }
     }
@@ -287,7 +295,7 @@ pub(crate) fn ask<J: Job>(
             Ok((answer?, files))
         }
         Err(e) => {
-            helper.abandon(path);
+            helper.abandon(path, user);
             Err(e)
         }
     }
@@ -303,16 +311,35 @@ struct Helper {
 }
 
 static WAITING: Mutex<Vec<Helper>> = Mutex::new(Vec::new());
-/// Helpers that were killed and have not ended yet, with the path they are on.
-static ABANDONED: Mutex<Vec<(PathBuf, Child)>> = Mutex::new(Vec::new());
+/// Helpers that were killed and have not ended yet.
+static ABANDONED: Mutex<Vec<(Way, Child)>> = Mutex::new(Vec::new());
+
+/// Where a helper is stuck, and for which ordinary user.
+#[derive(Clone, Debug)]
+struct Way {
+    path: PathBuf,
+    user: Option<u32>,
+}
+
+/// Whether nobody is sent along `path` for a user, with helpers stuck on these ways.
+fn is_refused<'a>(stuck: impl Iterator<Item = &'a Way>, path: &Path, user: Option<u32>) -> bool {
+    let (mut all, mut of_user) = (0, 0);
+    for way in stuck {
+        if path.starts_with(&way.path) {
+            return true;
+        }
+        all += 1;
+        of_user += usize::from(user.is_some() && way.user == user);
+    }
+    all >= STUCK || of_user >= STUCK_OF_USER
+}
 
 impl Helper {
-    fn take(path: &Path) -> Result<Helper> {
+    fn take(path: &Path, user: Option<u32>) -> Result<Helper> {
         {
             let mut abandoned = ABANDONED.acquire();
             abandoned.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
-            let stuck = abandoned.iter().any(|(p, _)| path.starts_with(p));
-            if stuck || abandoned.len() >= STUCK {
+            if is_refused(abandoned.iter().map(|(way, _)| way), path, user) {
                 return Err(silent(path));
             }
         }
@@ -384,9 +411,10 @@ impl Helper {
         let _ = child.wait();
     }
 
-    fn abandon(mut self, path: &Path) {
+    fn abandon(mut self, path: &Path, user: Option<u32>) {
         let _ = self.child.kill();
-        ABANDONED.acquire().push((path.to_path_buf(), self.child));
+        let path = path.to_path_buf();
+        ABANDONED.acquire().push((Way { path, user }, self.child));
     }
 }
 
@@ -443,4 +471,29 @@ fn get(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     }
     bytes.truncate(got);
     Ok((got > 0).then_some((bytes, files)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_whose_paths_are_stuck_stops_nobody_else() {
+        let on = |n: usize, user| Way {
+            path: format!("/home/joe/{n}").into(),
+            user,
+        };
+        let stuck: Vec<Way> = (0..STUCK_OF_USER).map(|n| on(n, Some(1000))).collect();
+        let refused =
+            |stuck: &[Way], path: &str, user| is_refused(stuck.iter(), Path::new(path), user);
+        assert!(refused(&stuck, "/home/joe/other", Some(1000)));
+        assert!(!refused(&stuck[1..], "/home/joe/other", Some(1000)));
+        assert!(!refused(&stuck, "/home/mary", Some(1001)));
+        assert!(!refused(&stuck, "/tank", None));
+        // The same way, for whomever.
+        assert!(refused(&stuck, "/home/joe/1/below", None));
+        assert!(!refused(&stuck, "/home/joe/12", None));
+        let many: Vec<Way> = (0..STUCK).map(|n| on(n, None)).collect();
+        assert!(refused(&many, "/tank", None));
+    }
 }

@@ -33,6 +33,10 @@ impl Job for Find {
     const NAME: &'static str = "find";
     type Answer = Result<Found, (Trouble, Told)>;
 
+    fn user(&self) -> Option<u32> {
+        self.walker.as_ref().map(|w| w.uid)
+    }
+
     fn run(self, _: Vec<OwnedFd>) -> Done<Self::Answer> {
         let (path, root) = (self.path.path(), self.root.map(|r| r.path()));
         let search = || MountPoint::search_at(&path, root.as_deref(), self.create);

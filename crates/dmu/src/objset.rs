@@ -935,20 +935,13 @@ impl Objset {
         if mutated(Mutation::NewLogBelieved) {
             return Txg::NONE;
         }
-        loop {
-            let open = self.dmu.open_txg();
-            let dirty = self.is_dirty_in(open);
-            let before = open.before(1);
-            let in_flight = before > self.dmu.synced_txg();
-            if open != self.dmu.open_txg() {
-                // It was closed meanwhile.
-                continue;
-            }
-            return match (dirty, in_flight) {
-                (true, _) => open,
-                (false, true) => before,
-                (false, false) => Txg::NONE,
-            };
+        let open = self.dmu.open_txg();
+        // One that is closed in this moment is on its way, too.
+        let changed = self.is_dirty_in(open) || self.dmu.open_txg() != open;
+        let newest = if changed { open } else { open.before(1) };
+        match newest > self.dmu.synced_txg() {
+            true => newest,
+            false => Txg::NONE,
         }
     }
 

@@ -111,10 +111,27 @@ fn root_mounts_no_users_files_over_its_own_directories() {
     };
     let (roots, his) = (dir("roots", 0), dir("his", NOBODY));
     shell(&rig, "zfs create tank/u/a; zfs create tank/u/b");
+    // It is refused at once, also where nothing is to be mounted.
+    let place = format!("mountpoint={roots}");
+    for args in [
+        ["set", "-u", &place, "tank/u/a"].as_slice(),
+        &["set", &place, "tank/u/a"],
+    ] {
+        let said = rig.try_run_as(Some(NOBODY), "zfs", args).fails(1);
+        assert!(said.contains("does not belong to user 65534"), "{said}");
+    }
+    assert_eq!(
+        rig.get("mountpoint", "tank/u/a"),
+        rig.mnt().join("tank/u/a").to_str().unwrap()
+    );
+    // The place was the user's when it was set.
+    chown(&roots, Some(NOBODY), Some(NOBODY)).unwrap();
     shell(
         &rig,
         &format!("zfs set -u mountpoint={roots} tank/u/a; zfs set mountpoint={his}/b tank/u/b"),
     );
+    rig.try_run("zfs", &["unmount", "tank/u/a"]);
+    chown(&roots, Some(0), Some(0)).unwrap();
     import_again(&rig);
     assert_eq!(mounted(&rig, "tank/u/a"), None, "over root's directory");
     assert_eq!(mounted(&rig, "tank/u/b").unwrap().0, format!("{his}/b"));
@@ -134,7 +151,7 @@ fn root_mounts_no_users_files_over_its_own_directories() {
     chown(&roots, Some(0), Some(0)).unwrap();
     for script in [
         "zfs set canmount=off tank/u/a",
-        "zfs set mountpoint=/elsewhere tank/u/a",
+        &format!("zfs set mountpoint={his}/elsewhere tank/u/a"),
         "zfs rename -f tank/u/a tank/u/c",
     ] {
         shell(&rig, script);

@@ -3,6 +3,7 @@
 use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::{Commands, ROOT};
 use admin::datasets::{destroy, files, mount, permissions, rights, snapshots};
+use admin::pools::import;
 use admin::{pools, Admin, Answer};
 use api::{DatasetDestroy, Delegate, Delegation, FileWanted, Peer, Rollback};
 use std::path::Path;
@@ -352,7 +353,7 @@ fn files_of_a_pool_that_is_not_imported_are_read() {
     let env = admin.env.clone();
     pools::leave(&admin, ROOT, "p", pools::Leave::default(), "zpool export p").unwrap();
     let places = ["/dev/a".to_string()];
-    let pool = files::open_unimported(&env, &places, "p/a").unwrap();
+    let pool = import::open_unimported(&env, &places, "p/a").unwrap();
     let read = |name: &str, path: &str, wanted: FileWanted, key: &[u8]| {
         let mut asked = Vec::new();
         let mut ask = |k: &files::KeyWanted| {
@@ -383,7 +384,7 @@ fn files_of_a_pool_that_is_not_imported_are_read() {
     let lost = read("p/a", "nothing", FileWanted::Names, b"").unwrap_err();
     assert_eq!(lost, "'nothing': no such file or directory");
     for (places, name) in [(&places[..], "q/a"), (&[], "p/a")] {
-        let e = files::open_unimported(&env, places, name).map(drop);
+        let e = import::open_unimported(&env, places, name).map(drop);
         assert_eq!(e.unwrap_err().message, "no such pool available");
     }
 }

@@ -7,6 +7,7 @@
 //! Start reading at [`read`].
 
 use admin::datasets::files::{self, KeyWanted};
+use admin::pools::import;
 use admin::Answer;
 use api::{ApiError, FileWanted, Secret};
 use cli::keys::Prompt;
@@ -55,7 +56,7 @@ fn answer(ask: &Ask, out: &mut Out) -> Answer<()> {
         places.extend(env_linux::find::candidates(place).map_err(plain)?);
     }
     let env = env_linux::linux_env();
-    let pool = files::open_unimported(&env, &places, &ask.dataset)?;
+    let pool = import::open_unimported(&env, &places, &ask.dataset)?;
     let mut key = |wanted: &KeyWanted| -> Answer<Secret> {
         let location = ask.key_location.as_ref().unwrap_or(&wanted.location);
         let read = cli::keys::read(wanted.format, location, &wanted.root, Prompt::Once);

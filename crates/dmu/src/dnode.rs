@@ -5,11 +5,11 @@ mod job;
 mod read;
 mod write;
 
+use crate::block_spec::Shape;
 use crate::content::Content;
 use crate::objset::Objset;
 use crate::reading::Reading;
 use crate::streams::Streams;
-use crate::sync::Shape;
 use crate::tree::{Reader, Synced};
 use crate::tx::{Dmu, Tx, MOS_LOCKS};
 use base::sync::{ReadGuard, RwLockExt, WriteGuard};

@@ -1,8 +1,9 @@
 //! Writing dirty blocks to their final addresses before their txg is written, for the intent log.
 
+use crate::block_spec::{spec_for, with_nonce};
 use crate::content::Content;
 use crate::dnode::{Buf, Dnode};
-use crate::sync::{spec_for, with_nonce, Transform};
+use crate::sync::Transform;
 use crate::tx::Tx;
 use base::sync::MutexExt;
 use base::{Block, Error, Kind, Result};

@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod ahead;
+mod block_spec;
 mod content;
 mod damage;
 mod dnode;

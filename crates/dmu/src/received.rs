@@ -5,11 +5,11 @@
 //! is written early ([`crate::write_early`]); the sync of the txg only links it. Nothing is decompressed,
 //! compressed or encrypted on the way.
 
+use crate::block_spec::{spec_for, with_nonce};
 use crate::content::Content;
 use crate::dnode::Spill;
 use crate::objset::Objset;
 use crate::shape::{DnodeSeal, NewObject, WritePolicy};
-use crate::sync::{spec_for, with_nonce};
 use crate::tx::Dmu;
 use crate::tx::Tx;
 use crate::Dnode;

@@ -2,7 +2,7 @@
 
 use crate::admission::Admission;
 use crate::caching::Caching;
-use crate::control_mount::Open;
+use crate::control_gate::ControlGate;
 use crate::ctldir::{self, Ctldir, Dir, Line, SharedLists, Tree};
 use crate::fresh::Fresh;
 use crate::gate::{Gate, Running};
@@ -31,7 +31,7 @@ pub struct Adapter {
     pub(crate) admission: Admission,
     pub(crate) ctl: Arc<Ctldir>,
     /// Asked by requests that come through a mount of the control directory itself.
-    pub(crate) control: Open,
+    pub(crate) control: ControlGate,
     pub(crate) notifier: OnceLock<Notifier>,
     /// How long a name may be remembered, also as one that does not exist. Not at all where several
     /// spellings mean one name (case is ignored, or names are normalized): a change made under one
@@ -107,7 +107,7 @@ impl Adapter {
             fresh: Arc::default(),
             admission: Admission::new(pool.clone()),
             ctl: Arc::new(ctl),
-            control: Open::default(),
+            control: ControlGate::default(),
             notifier: OnceLock::new(),
             names: caching.names(names),
             caching,

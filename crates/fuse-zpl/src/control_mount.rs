@@ -3,38 +3,17 @@
 //!
 //! 1. It is served by the adapter of the file system: nodes are the same, but for the root, which is `.zfs` here. No node of the
 //!    head is reached through it.
-//! 2. It ends no later than the file system: a request holds [`Open`] while it is served, and the adapter waits for those before it
-//!    gives the snapshots back. From then on requests fail.
+//! 2. It ends no later than the file system: a request is inside the adapter's [`crate::control_gate`] while it is served, and the
+//!    adapter waits for those inside before it gives the snapshots back. From then on requests fail.
 
 use crate::adapter::{Adapter, Result};
+use crate::control_gate::ENOTCONN;
 use crate::ctldir::{dir_id, is_ours, Dir};
-use base::sync::{ReadGuard, RwLockExt};
 use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, OpenArgs, Opened, ReadBuf, Request,
     SetAttr, Statfs, StatxReply, XattrNames,
 };
-use std::sync::{Arc, RwLock, Weak};
-
-const ENOTCONN: Errno = Errno(107);
-
-/// Whether the snapshots of a mount may be looked into.
-#[derive(Default)]
-pub(crate) struct Open(RwLock<bool>);
-
-impl Open {
-    /// The file system has ended: waits for the requests that are being served, and refuses others.
-    pub fn end(&self) {
-        *self.0.acquire_write() = true;
-    }
-
-    fn enter(&self) -> Result<ReadGuard<'_, bool>> {
-        let ended = self.0.acquire_read();
-        match *ended {
-            true => Err(ENOTCONN),
-            false => Ok(ended),
-        }
-    }
-}
+use std::sync::{Arc, Weak};
 
 /// The control directory of a mounted file system, to be mounted itself.
 pub struct ControlMount(Weak<Adapter>);

@@ -20,6 +20,7 @@ mod adapter;
 mod admission;
 mod attributes;
 mod caching;
+mod control_gate;
 mod control_mount;
 mod convert;
 mod ctldir;

@@ -6,7 +6,7 @@
 //! 3. No lock is held while the caller takes bytes. What is replaced or destroyed meanwhile (rollback, receive) ends the request,
 //!    mounted or not: its blocks may have become others'.
 //! 4. Symbolic links are not followed, and file systems below are not entered.
-//! 5. A pool that is not in service is opened for reading by [`open_unimported`], in a process of the caller's own. Whoever may read its
+//! 5. A pool that is not in service is opened for reading by `pools::import::open_unimported`, in a process of the caller's own. Whoever may read its
 //!    devices may read all files in it.
 
 use crate::cancel;
@@ -14,15 +14,13 @@ use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, keys, Answer};
 use crate::errors;
 use crate::head;
-use crate::pools::import;
 use crate::registry::{objset_type_in, Admin, PoolEntry};
 use crate::streams::Way;
 use api::{ApiError, FileWanted, Peer, Secret};
 use base::{Kind, Result};
 use dsl::crypto::keyformat;
 use dsl::Dataset;
-use env::Env;
-use pool::{OpenOptions, Pool};
+use pool::Pool;
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -71,32 +69,7 @@ pub struct KeyWanted {
     pub location: String,
 }
 
-/// Opens a pool that is not in service, for reading: the one on these devices and images that `name` (of a pool, or of a
-/// dataset in it) means. Nothing is written. What only an intent log has is not seen.
-///
-/// # Errors
-/// There is none, or more than one; those of opening it.
-pub fn open_unimported(env: &Env, places: &[String], name: &str) -> Answer<Arc<Pool>> {
-    let wanted = name.split(['/', '@']).next().unwrap_or(name);
-    let found = vdev::discover(env, places).pools;
-    let names: Vec<String> = found.iter().map(|f| f.name.clone()).collect();
-    let chosen = import::choose(found, wanted).map_err(|e| match names.is_empty() {
-        true => e.hint("There is no device of a pool at the places that were named."),
-        false if e.code == Kind::NotFound.errno() => {
-            e.hint(format!("Found there: {}.", names.join(", ")))
-        }
-        false => ApiError::reason(Kind::Exists, "several pools have this name")
-            .hint("Name the devices of one, each with -d."),
-    })?;
-    let options = OpenOptions {
-        readonly: true,
-        missing_log: true,
-        ..OpenOptions::default()
-    };
-    Pool::open(env.clone(), &chosen.config, options).map_err(errors::answer)
-}
-
-/// [`read`] in a pool of [`open_unimported`]. `key` is asked for the key of an encrypted dataset.
+/// [`read`] in a pool that is not in service, and is open for reading. `key` is asked for the key of an encrypted dataset.
 ///
 /// # Errors
 /// Those of [`read`]; those of `key`.

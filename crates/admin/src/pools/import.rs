@@ -18,7 +18,7 @@ use base::{Error, Kind, Txg};
 use disk::feature;
 use disk::props::{self, When};
 use dsl::PropValue;
-use env::Access;
+use env::{Access, Env};
 use pool::{OpenOptions, Pool, Rewind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -527,7 +527,7 @@ fn wanted(admin: &Admin, ask: &PoolImport) -> Answer<Wanted> {
 }
 
 /// Picks the pool meant.
-pub(crate) fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
+fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
     let guid: Option<u64> = what.parse().ok();
     let mut matching: Vec<PoolFound> = found
         .into_iter()
@@ -543,6 +543,31 @@ pub(crate) fn choose(found: Vec<PoolFound>, what: &str) -> Answer<PoolFound> {
     matching
         .pop()
         .ok_or_else(|| ApiError::reason(Kind::NotFound, "no such pool available"))
+}
+
+/// Opens a pool that is not in service, for reading: the one on these devices and images that `name` (of a pool, or of a
+/// dataset in it) means. Nothing is written. What only an intent log has is not seen.
+///
+/// # Errors
+/// There is none, or more than one; those of opening it.
+pub fn open_unimported(env: &Env, places: &[String], name: &str) -> Answer<Arc<Pool>> {
+    let wanted = name.split(['/', '@']).next().unwrap_or(name);
+    let found = vdev::discover(env, places).pools;
+    let names: Vec<String> = found.iter().map(|f| f.name.clone()).collect();
+    let chosen = choose(found, wanted).map_err(|e| match names.is_empty() {
+        true => e.hint("There is no device of a pool at the places that were named."),
+        false if e.code == Kind::NotFound.errno() => {
+            e.hint(format!("Found there: {}.", names.join(", ")))
+        }
+        false => ApiError::reason(Kind::Exists, "several pools have this name")
+            .hint("Name the devices of one, each with -d."),
+    })?;
+    let options = OpenOptions {
+        readonly: true,
+        missing_log: true,
+        ..OpenOptions::default()
+    };
+    Pool::open(env.clone(), &chosen.config, options).map_err(answer)
 }
 
 /// How a pool is to be opened; whether another host uses it is not known yet.

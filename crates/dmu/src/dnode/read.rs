@@ -1,8 +1,8 @@
 //! Reading the blocks of an object: dirty ones from memory, the others through the block cache.
 
 use super::{Buf, Dnode, Inner, MAX_TURNS, SPILL};
+use crate::block_spec::spec_for;
 use crate::content::Content;
-use crate::sync::spec_for;
 use crate::tree::{reads_as_zeros, Reader, Spot};
 use crate::tx::Damage;
 use base::{Block, Error, RangeSet, Result};

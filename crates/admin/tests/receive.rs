@@ -660,7 +660,7 @@ fn a_stream_from_a_bookmark_is_estimated_like_one_from_its_snapshot() {
 }
 
 #[test]
-fn limits_come_behind_the_other_properties_of_a_package() {
+fn properties_of_a_package_come_in_the_order_of_their_entries() {
     let admin = pool();
     let commands = Commands(admin.clone());
     commands.create("p/a", &[]).unwrap();
@@ -681,8 +681,10 @@ fn limits_come_behind_the_other_properties_of_a_package() {
     let sent = stream::Package::from_list(&list).unwrap();
     let props = sent.file_systems[0].props.clone().unwrap();
     let names: Vec<&str> = props.iter().map(|(name, _)| name).collect();
-    let limits = ["quota", "reservation", "refquota", "refreservation"];
-    assert_eq!(names[names.len() - 4..], limits, "{names:?}");
+    let ds = admin.find("p").unwrap().pool.dsl.dataset("p/a").unwrap();
+    let entries = ds.own_values(false).unwrap();
+    let entries: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, entries);
     assert_eq!(names.len(), 6);
 }
 
@@ -824,4 +826,94 @@ fn what_is_encrypted_is_sent_compressed_without_its_keys() {
             commands.destroy(to).unwrap();
         }
     }
+}
+
+/// What a dry run lists: snapshots with what they are said to begin with, and their sizes.
+fn listed(admin: &Arc<Admin>, ask: &Send) -> Vec<(String, Option<String>, u64)> {
+    let ask = Send {
+        dry_run: true,
+        sizes: true,
+        ..ask.clone()
+    };
+    let plan = send::send(admin, ROOT, &ask, None, &mut |_| {}).unwrap();
+    let one = |s: api::SendStream| (s.snapshot, s.from, s.size.unwrap());
+    plan.streams.into_iter().map(one).collect()
+}
+
+/// As OpenZFS does it: snapshots that clones in the package begin with go along. The first stream of a clone is told as a full one.
+#[test]
+fn an_increment_of_a_tree_brings_what_its_clones_begin_with() {
+    let admin = pool();
+    let commands = Commands(admin.clone());
+    commands.create("p/a", &[]).unwrap();
+    commands.create("p/a/k", &[]).unwrap();
+    commands.snapshot_all("p/a@r1").unwrap();
+    let tree = |from: &str, to: &str| Send {
+        target: format!("p/a@{to}"),
+        from: Some(format!("p/a@{from}")),
+        replicate: true,
+        ..Send::default()
+    };
+    let receive = |stream: &[u8]| {
+        let ask = Receive {
+            target: "p/z".into(),
+            force: true,
+            ..Receive::default()
+        };
+        let done = receive::receive(&admin, ROOT, &ask, stream, &mut |_| {}).unwrap();
+        assert!(!done.failed, "{:?}", done.warnings);
+    };
+    receive(&package(&admin, "p/a@r1"));
+    commands.create("p/a/y", &[]).unwrap();
+    write(&admin, "p/a/y", b"young", &runs(200_000));
+    commands.snapshot_all("p/a@r2").unwrap();
+    commands.clone_unmounted("p/a/y@r2", "p/a/c").unwrap();
+    commands.snapshot_all("p/a@r3").unwrap();
+    commands.snapshot_all("p/a@r4").unwrap();
+    let all = listed(&admin, &tree("r1", "r4"));
+    let told = |all: &[(String, Option<String>, u64)]| -> Vec<(String, String)> {
+        let one = |(name, from, _): &(String, Option<String>, u64)| {
+            (name.clone(), from.clone().unwrap_or_default())
+        };
+        let mut all: Vec<_> = all.iter().map(one).collect();
+        all.sort();
+        all
+    };
+    let want = [
+        ("p/a/c@r4", ""),
+        ("p/a/k@r4", "r1"),
+        ("p/a/y@r2", ""),
+        ("p/a/y@r4", "r2"),
+        ("p/a@r4", "r1"),
+    ];
+    assert_eq!(
+        told(&all),
+        want.map(|(a, b)| (a.to_string(), b.to_string()))
+    );
+    let size = |name: &str| all.iter().find(|s| s.0 == name).unwrap().2;
+    let full = Send {
+        target: "p/a/c@r4".into(),
+        ..Send::default()
+    };
+    assert_eq!(size("p/a/c@r4"), listed(&admin, &full)[0].2);
+    assert!(size("p/a/c@r4") > 200_000);
+    // Of a clone by itself everything since its origin, each snapshot.
+    let clone = Send {
+        target: "p/a/c@r4".into(),
+        from: Some("p/a/y@r2".into()),
+        replicate: true,
+        ..Send::default()
+    };
+    let want = [("p/a/c@r3", ""), ("p/a/c@r4", "r3")];
+    let clone = told(&listed(&admin, &clone));
+    assert_eq!(clone, want.map(|(a, b)| (a.to_string(), b.to_string())));
+
+    let mut stream = Vec::new();
+    let ask = tree("r1", "r4");
+    send::send(&admin, ROOT, &ask, Some(&mut stream), &mut |_| {}).unwrap();
+    receive(&stream);
+    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let origin = dsl.dir("p/z/c").unwrap().origin().unwrap().unwrap();
+    assert_eq!(origin.full_name(), "p/z/y@r2");
+    assert!(content(&admin, "p/z/c", "young") == runs(200_000));
 }

@@ -36,6 +36,7 @@ pub fn estimate(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> 
     let ds = source.dataset();
     let phys = ds.phys();
     let since = match (step.base, &step.mark) {
+        _ if step.told_full => None,
         (None, None) => None,
         (None, Some(mark)) => Some(ds.space_written_since_bookmark(mark)?),
         (Some(base), _) => {

@@ -185,16 +185,11 @@ fn file_system(
     Ok(out)
 }
 
-/// Limits, which OpenZFS sends behind the others, in this order.
-const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
-
 /// The properties that go along: user properties, and native ones that can be set at any time, if they are stored
-/// here.
+/// here; in the order of their entries, as OpenZFS sends them.
 fn props(ds: &Dataset, received: bool) -> Result<NvList> {
     let mut list = NvList::new();
-    let mut all = ds.own_values(received)?;
-    all.sort_by_key(|(name, _)| LIMITS.iter().position(|l| l == name).map_or(0, |i| i + 1));
-    for (name, value) in all {
+    for (name, value) in ds.own_values(received)? {
         let native = disk::props::DATASET.iter().find(|p| p.name == name);
         let goes = match native {
             None => disk::props::is_user(&name) && !disk::props::is_reserved(&name),

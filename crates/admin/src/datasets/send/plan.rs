@@ -23,6 +23,8 @@ pub struct Step {
     pub spec: SendSpec,
     /// Base, as the command prints it.
     pub from: Option<String>,
+    /// The base is the origin, and is told and estimated as if there was none: the first stream of a clone in a package.
+    pub told_full: bool,
     /// Base, if it is a snapshot: its object.
     pub base: Option<u64>,
     /// Base, if it is a bookmark that keeps sizes.
@@ -40,6 +42,7 @@ impl Step {
             object: ds.object(),
             spec,
             from,
+            told_full: false,
             base: base.map(Dataset::object),
             mark: None,
             root: (!ds.is_snapshot()).then(|| ds.phys().bp),
@@ -322,8 +325,16 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
     };
     plan.package = Some((made, r.target.clone()));
     plan.holds = r.holds;
+    let mut origins = BTreeSet::new();
+    if r.replicate {
+        for head in &heads {
+            let origin = head.dir().origin().map_err(|e| failure(&r.target, e))?;
+            origins.extend(origin.map(|o| o.object()));
+        }
+    }
     let way = Way {
         r,
+        origins,
         from: from.as_deref(),
         from_origin,
         to,
@@ -340,6 +351,8 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
 /// What holds for all file systems of a package.
 struct Way<'a> {
     r: &'a Send,
+    /// Objects of the snapshots that clones of `-R` begin with.
+    origins: BTreeSet<u64>,
     from: Option<&'a str>,
     from_origin: bool,
     to: &'a str,
@@ -414,8 +427,8 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> 
             Some(i) => Some(i),
         },
     };
-    // Without -I an increment leads to the target at once.
-    let all = way.r.intermediate || way.from.is_none() && !way.from_origin;
+    // Without -I an increment leads to the target at once, but for what clones in the package begin with.
+    let all = way.r.intermediate || way.from.is_none();
     let mut prev = match start {
         Some(i) => Some(head.named_snapshot(&list[i]).map_err(fail)?),
         None if way.from_origin || way.r.replicate && !whole => {
@@ -429,23 +442,26 @@ fn file_system(plan: &mut Plan, way: &Way, head: &Arc<Dataset>, whole: bool) -> 
         ));
     }
     for (i, e) in list.iter().enumerate() {
-        if i > end || start.is_some_and(|s| i <= s) || !all && i != end {
+        let is_between = i < end && start.is_none_or(|s| i > s);
+        let goes = is_between && (all || way.origins.contains(&e.object));
+        if i != end && !goes {
             continue;
         }
         let snap = head.named_snapshot(e).map_err(fail)?;
         let full = format!("{name}@{}", e.name);
         let mut spec = common(way.r, &full);
-        let mut from = None;
+        let (mut from, mut told_full) = (None, false);
         if let Some(base) = &prev {
-            let is_origin = base.dir().object() != head.dir().object();
-            spec.base = Some(Base::of_snapshot(base, is_origin).map_err(fail)?);
-            from = Some(match is_origin {
-                true => base.full_name(),
-                false => base.snap_name().map_err(fail)?.unwrap_or_default(),
-            });
+            told_full = base.dir().object() != head.dir().object();
+            spec.base = Some(Base::of_snapshot(base, told_full).map_err(fail)?);
+            if !told_full {
+                from = Some(base.snap_name().map_err(fail)?.unwrap_or_default());
+            }
         }
-        plan.steps
-            .push(Step::new(&snap, spec, from, prev.as_deref()));
+        plan.steps.push(Step {
+            told_full,
+            ..Step::new(&snap, spec, from, prev.as_deref())
+        });
         prev = Some(snap);
     }
     Ok(())

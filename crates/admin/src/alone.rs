@@ -159,6 +159,9 @@ pub struct MemoryMount {
     /// The user it was mounted for. Places here belong to nobody.
     owner: Option<u32>,
     gone: AtomicBool,
+    /// Another mount lies over it: its options cannot change.
+    covered: AtomicBool,
+    withheld: Mutex<(bool, bool)>,
     unmounting: Arc<Mutex<Option<Hook>>>,
 }
 
@@ -215,6 +218,8 @@ impl Door for MemoryDoor {
             options: Mutex::new(options.clone()),
             owner: m.user.or(m.place_of),
             gone: AtomicBool::new(false),
+            covered: AtomicBool::default(),
+            withheld: Mutex::default(),
             unmounting: self.unmounting.clone(),
         };
         m.entry.add_mount(Mounted::new(
@@ -262,6 +267,16 @@ impl MemoryMount {
     /// What its users go by.
     pub fn options(&self) -> MountOptions {
         self.options.acquire().clone()
+    }
+
+    /// Which power of programs and of devices is kept from its users, whatever its options say.
+    pub fn withheld(&self) -> (bool, bool) {
+        *self.withheld.acquire()
+    }
+
+    /// From now on another mount lies over it, and its options cannot change.
+    pub fn cover(&self) {
+        self.covered.store(true, Ordering::SeqCst);
     }
 
     fn leave(&self) {
@@ -355,7 +370,14 @@ impl Mount for MemoryMount {
         false
     }
 
+    fn withhold(&self, programs: bool, devices: bool) {
+        *self.withheld.acquire() = (programs, devices);
+    }
+
     fn remount(&self, options: &MountOptions) -> Result<()> {
+        if self.covered.load(Ordering::SeqCst) {
+            return Err(Kind::Busy.into());
+        }
         *self.options.acquire() = options.clone();
         Ok(())
     }

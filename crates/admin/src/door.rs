@@ -186,6 +186,10 @@ pub trait Mount: Send + Sync {
         Ok(())
     }
 
+    /// Keeps from the kernel which programs and devices have power, as far as the mount, or a copy of it somewhere, may give it to
+    /// them: its options may be out of reach. What is not named is shown again.
+    fn withhold(&self, programs: bool, devices: bool);
+
     /// Takes what the kernel keeps of written data; the mount goes on. The error is a text.
     fn write_out(&self) -> std::result::Result<(), String>;
 

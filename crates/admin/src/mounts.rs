@@ -81,6 +81,13 @@ pub(crate) fn mount_options(
     })
 }
 
+/// Which power of programs and of devices nobody gets through a mount with these options, since others than the owner may have put
+/// them there.
+fn withheld((pool, ds): (&Pool, &Dataset), o: &MountOptions, shared: bool) -> (bool, bool) {
+    let distrusted = shared && setters::is_distrusted(pool, ds).unwrap_or(true);
+    (distrusted && o.nosuid, distrusted && o.nodev)
+}
+
 /// What the layers above the pool and the door are to do by properties and overrides.
 pub(crate) fn wanted(
     pool: &Pool,
@@ -269,7 +276,11 @@ impl Mounted {
     /// Properties changed: what can follow at once does. Mount options of the kernel follow where
     /// remounting is allowed.
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
-        let (p, options) = wanted(pool, self, &self.temporary(), !self.mount.is_fixed())?;
+        let shared = !self.mount.is_fixed();
+        let (p, options) = wanted(pool, self, &self.temporary(), shared)?;
+        // First: what follows may be out of reach.
+        let (programs, devices) = withheld((pool, &self.ds), &options, shared);
+        self.mount.withhold(programs, devices);
         self.follow(pool, p, !self.zfs().props().readonly);
         self.mount.follow_snapdir();
         let mut told = self.options.acquire();
@@ -279,7 +290,7 @@ impl Mounted {
         match self.mount.remount(&options) {
             Ok(()) => *told = options,
             // An ordinary user's mount, or one with another one over it, follows when it is
-            // mounted the next time.
+            // mounted the next time. What must not wait for that has been withheld.
             Err(e) if matches!(e.kind, Kind::Unsupported | Kind::Busy) => {}
             Err(e) => return Err(e),
         }
@@ -317,7 +328,9 @@ impl Mounted {
     /// `zfs mount -o remount,…`: other overrides instead of those there are. `Kind::Busy` if the
     /// mount is to become read-only while files are open for writing; nothing has changed then.
     pub fn change(&self, pool: &Pool, temporary: Vec<(String, String)>) -> Result<()> {
-        let (p, options) = wanted(pool, self, &temporary, !self.mount.is_fixed())?;
+        let shared = !self.mount.is_fixed();
+        let (p, options) = wanted(pool, self, &temporary, shared)?;
+        let (programs, devices) = withheld((pool, &self.ds), &options, shared);
         let mut told = self.options.acquire();
         let (writable, was_writable) = (!p.readonly, !self.zfs().props().readonly);
         let asked = temporary.iter().rev().find(|(n, _)| n == "readonly");
@@ -358,6 +371,7 @@ impl Mounted {
         }
         *self.temporary.acquire() = temporary;
         drop(told);
+        self.mount.withhold(programs, devices);
         self.follow(pool, p, was_writable);
         if was_writable && !writable {
             pool.sync()?;

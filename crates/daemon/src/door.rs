@@ -219,6 +219,9 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
     };
     let (props, options) = ask.wanted(&still.head)?;
     let kernel = for_kernel(&m.ds.full_name(), &options);
+    if let Some(adapter) = m.adapter.upgrade() {
+        adapter.grant(!options.nosuid, !options.nodev);
+    }
     let mount = fuse::mount_again(place, &kernel, &m.notifier).map_err(|_| {
         let busy = told(&holders::of(&[m.mount.device()]));
         Error::new(
@@ -281,6 +284,7 @@ impl FuseDoor {
         let snapshots = Box::new(snapshots);
         let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
             .map_err(|e| Error::new(e.kind, "root node"))?;
+        adapter.grant(!options.nosuid, !options.nodev);
         let (fd, mount) = fuse::mount_at(place, &for_kernel(&name, &options))?;
         let mut config = Config {
             posix_acl: zfs.props().acltype == AclType::Posix,
@@ -680,7 +684,16 @@ impl Mount for FuseMount {
         self.mount.by_helper()
     }
 
+    fn withhold(&self, programs: bool, devices: bool) {
+        if let Some(adapter) = self.adapter.upgrade() {
+            adapter.withhold(programs, devices);
+        }
+    }
+
     fn remount(&self, options: &MountOptions) -> Result<()> {
+        if let Some(adapter) = self.adapter.upgrade() {
+            adapter.grant(!options.nosuid, !options.nodev);
+        }
         let options = for_kernel(&self.ds.full_name(), options);
         self.mount.remount(&options)?;
         *self.options.acquire() = options.clone();

@@ -8,6 +8,7 @@ use crate::fresh::Fresh;
 use crate::gate::{Gate, Running};
 use crate::nodes::Nodes;
 use crate::page_reads::PageReads;
+use crate::power::Power;
 use crate::snapshots::{Snapshots, Volume};
 use crate::stale::Stale;
 use crate::writers::Writers;
@@ -49,6 +50,8 @@ pub struct Adapter {
     /// See `opens_unasked`.
     pub(crate) lists_unasked: AtomicBool,
     pub(crate) page_reads: PageReads,
+    /// What is not shown of programs and devices.
+    pub(crate) power: Power,
     /// Listings of open directories of the control directory: they must not change while they are
     /// read.
     pub(crate) lists: Mutex<HashMap<u64, Arc<Vec<Line>>>>,
@@ -117,6 +120,7 @@ impl Adapter {
             opens_unasked: AtomicBool::new(false),
             lists_unasked: AtomicBool::new(false),
             page_reads: PageReads::default(),
+            power: Power::default(),
             lists: Mutex::default(),
             shared: SharedLists::default(),
             handles: AtomicU64::new(1),

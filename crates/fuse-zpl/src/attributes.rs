@@ -98,7 +98,7 @@ impl Adapter {
         // Asked first: what is on disk by then is in the figures.
         let ttl = self.ttl(zfs, node, z);
         let a = zfs.getattr(z);
-        let attr = attr_out(&a);
+        let attr = self.power.shown(attr_out(&a));
         (AttrReply { attr, ttl }, a.fs_flags)
     }
 
@@ -111,7 +111,7 @@ impl Adapter {
             Node::Dir(d) => (self.ctl.dir_attr(*d), Duration::ZERO, 0),
             Node::File(t, z) => {
                 let flags = t.zfs().map_or(0, |zfs| zfs.getattr(z).fs_flags);
-                (t.attr(z), fuse::FOREVER, flags)
+                (self.power.shown(t.attr(z)), fuse::FOREVER, flags)
             }
             Node::Volume(t, v) => (self.ctl.volume_attr(t, v), BRIEF, 0),
         };
@@ -134,7 +134,7 @@ impl Adapter {
             let attr = fuse::Attr {
                 mtime,
                 ctime,
-                ..attr_out(&zfs.getattr(&z))
+                ..self.power.shown(attr_out(&zfs.getattr(&z)))
             };
             let ttl = Duration::ZERO;
             return Ok(AttrReply { attr, ttl });
@@ -174,9 +174,12 @@ impl Adapter {
                 return Ok(self.attr(&zfs, node, &z));
             }
         }
+        if wanted.size.is_some() {
+            self.spend_power(req, &zfs, &z)?;
+        }
         let a = zfs.setattr(&z, &wanted, &cred(req))?;
         Ok(AttrReply {
-            attr: attr_out(&a),
+            attr: self.power.shown(attr_out(&a)),
             ttl: self.ttl(&zfs, node, &z),
         })
     }

@@ -99,6 +99,7 @@ impl Adapter {
         }
         zfs.open_file(z, acc != O_WRONLY, acc != O_RDONLY, append, truncate, &c)?;
         if truncate {
+            self.spend_power(req, zfs, z)?;
             let set = zpl::SetAttr {
                 size: Some(0),
                 kill_suidgid: args.kill_suidgid,
@@ -205,6 +206,7 @@ impl Adapter {
             most: None,
             cached: args.cached,
         };
+        self.spend_power(req, &zfs, &z)?;
         let done = zfs.write(&z, offset, data, opts);
         self.writers.arrived();
         match done {

@@ -48,7 +48,7 @@ impl Adapter {
         Entry {
             node,
             generation: a.generation as u64,
-            attr: attr_out(&a),
+            attr: self.power.shown(attr_out(&a)),
             entry_ttl: self.names,
             attr_ttl: ttl,
         }
@@ -75,7 +75,7 @@ impl Adapter {
         Ok(Entry {
             node,
             generation: self.ctl.generation(t),
-            attr: t.attr(z),
+            attr: self.power.shown(t.attr(z)),
             entry_ttl: match fixed {
                 true => self.caching.names(FOREVER),
                 // Renamed or destroyed at any time.

@@ -1,6 +1,7 @@
 //! The trait [`fuse::Filesystem`] implemented by the adapter: one method for each request of the kernel.
 
 use crate::adapter::{Adapter, Node, Result};
+use crate::power::CAPABILITIES;
 use crate::convert::{cred, statfs_out};
 use crate::ctldir::{is_ours, NAME};
 use crate::data::writes;
@@ -362,6 +363,9 @@ impl Filesystem for Adapter {
     fn getxattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<Vec<u8>> {
         let n = self.resolve(req, node)?;
         let (zfs, z) = n.object(Errno::ENODATA)?;
+        if name == CAPABILITIES && self.power.hides_programs() {
+            return Err(Errno::ENODATA);
+        }
         Ok(zfs.getxattr(z, name, &cred(req))?)
     }
 
@@ -410,7 +414,10 @@ impl Filesystem for Adapter {
         length: u64,
         mode: u32,
     ) -> Result<()> {
-        self.change(req, node, |zfs, z| zfs.fallocate(z, offset, length, mode))
+        self.change(req, node, |zfs, z| {
+            self.spend_power(req, zfs, z)?;
+            zfs.fallocate(z, offset, length, mode)
+        })
     }
 
     fn lseek(&self, req: &Request, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64> {
@@ -439,6 +446,7 @@ impl Filesystem for Adapter {
         }
         let (zfs, from) = self.head(req, node_in)?;
         let to = self.nodes.get(&zfs, node_out)?;
+        self.spend_power(req, &zfs, &to)?;
         Ok(zfs.copy_range(&from, offset_in, &to, offset_out, length)?)
     }
 

@@ -31,6 +31,7 @@ mod fresh;
 mod gate;
 mod nodes;
 mod page_reads;
+mod power;
 mod snapshots;
 mod stale;
 mod swap;

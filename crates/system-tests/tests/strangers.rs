@@ -97,6 +97,47 @@ fn received_programs_and_devices_get_no_power_from_roots_import() {
     );
 }
 
+/// A copy of a mount has options of its own, which do not change with those of the mount.
+#[test]
+fn copies_of_a_mount_give_received_programs_no_power() {
+    let Some(rig) = tank("copies", "") else {
+        return;
+    };
+    let (stream, copy) = (rig.path().join("stream"), rig.path().join("copy"));
+    let stream = stream.to_str().unwrap();
+    rig.zfs(&["create", "-o", "atime=off", "tank/src"]);
+    rig.zfs(&["snapshot", "tank/src@a"]);
+    rig.sh(&format!("zfs send tank/src@a >{stream}; zfs receive -o atime=off tank/v <{stream}"));
+    fs::create_dir(&copy).unwrap();
+    let place = rig.mnt().join("tank/v");
+    let copy_of = [place.to_str().unwrap(), copy.to_str().unwrap()];
+    rig.sh(&format!("mount --bind {} {}", copy_of[0], copy_of[1]));
+    let id = rig.mnt().join("tank/src/id");
+    fs::copy("/usr/bin/id", &id).unwrap();
+    fs::set_permissions(&id, PermissionsExt::from_mode(0o4755)).unwrap();
+    rig.zfs(&["snapshot", "tank/src@b"]);
+    let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        rig.zfs(&["allow", "-u", "65534", "receive,create,mount", "tank/v"]);
+        rig.sh(&format!("zfs send -i @a tank/src@b >{stream}; chmod 644 {stream}"));
+        shell(&rig, &format!("zfs receive tank/v <{stream}"));
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|l| l.contains(copy_of[1])).unwrap();
+        assert!(!line.contains("nosuid"), "it is the copy that counts: {line}");
+        for at in ["id", ".zfs/snapshot/b/id"] {
+            let program = copy.join(at);
+            let said = rig.try_run_as(Some(NOBODY), program.to_str().unwrap(), &["-u"]);
+            assert_eq!(said.ok().trim(), "65534", "{at}");
+            let mode = fs::metadata(&program).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o755, "{at}");
+        }
+        assert!(is_powerless(&rig, "tank/v"));
+    }));
+    rig.sh(&format!("umount {}", copy_of[1]));
+    if let Err(panic) = did {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 #[test]
 fn root_mounts_no_users_files_over_its_own_directories() {
     let given = "mount,create,mountpoint,canmount,rename";

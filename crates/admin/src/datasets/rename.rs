@@ -2,7 +2,7 @@
 
 use crate::datasets::mount::Early;
 use crate::datasets::rights::{self, Action};
-use crate::datasets::{self, create, mount, Answer};
+use crate::datasets::{self, create, mount, set, Answer};
 use crate::errors;
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
@@ -99,6 +99,8 @@ pub fn rename(
         mount::restore(admin, &entry, &down);
         return Err(datasets::plain(e, from));
     }
+    // Where it is now, others may have permissions; what stays mounted follows.
+    set::refresh(&entry, std::slice::from_ref(&ds));
     let mut failed = Vec::new();
     if !moves {
         failed.push(format!(

@@ -5,7 +5,11 @@ use crate::{Cx, Fail};
 use api::{Dataset, DatasetGet, DatasetKind, Reply, Request, Secret, Select, Value};
 use base::io_text;
 use control::client::unexpected;
+use rustix::fs::OFlags;
+use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use zeroize::Zeroizing;
 
 /// Bytes of a raw key; a hexadecimal one has twice as many digits.
@@ -104,8 +108,11 @@ pub fn load(
     if facts.loaded && !check_only {
         return Err(format!("Key already loaded for '{name}'."));
     }
-    let location = location.unwrap_or(&facts.keylocation);
-    let patient = location == "prompt" && std::io::stdin().is_terminal();
+    let location = match location {
+        Some(named) => Location::Named(named),
+        None => Location::Stored(&facts.keylocation),
+    };
+    let patient = location.text() == "prompt" && std::io::stdin().is_terminal();
     for attempt in 1.. {
         let key = read(&facts.keyformat, location, name, Prompt::Once)?;
         let request = Request::KeyLoad {
@@ -136,9 +143,57 @@ pub enum Prompt {
     New,
 }
 
+/// Where key material is: `prompt`, or a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location<'a> {
+    /// The caller of the command has said it.
+    Named(&'a str),
+    /// The property says it. Others may have set that: only regular files are opened, which neither wait nor do anything when they
+    /// are.
+    Stored(&'a str),
+}
+
+impl Location<'_> {
+    fn text(&self) -> &str {
+        match self {
+            Location::Named(text) | Location::Stored(text) => text,
+        }
+    }
+
+    fn open(&self, path: &str) -> Result<File, String> {
+        let failed = |e: std::io::Error| {
+            let why = io_text(&e);
+            format!("Failed to open key material file '{path}': {why}")
+        };
+        let with = |path: &str, flags: OFlags| {
+            let mut how = File::options();
+            how.read(true).custom_flags(flags.bits() as i32).open(path)
+        };
+        if let Location::Named(_) = self {
+            return with(path, OFlags::empty()).map_err(failed);
+        }
+        let place = with(path, OFlags::PATH).map_err(failed)?;
+        if !place.metadata().map_err(failed)?.is_file() {
+            return Err(format!(
+                "Key material file '{path}' is not a regular file; if it is the right one, name it with '-L file://{path}'."
+            ));
+        }
+        // The file that was looked at, whatever is at the path by now.
+        let same = format!("/proc/self/fd/{}", place.as_raw_fd());
+        with(&same, OFlags::NONBLOCK | OFlags::NOCTTY).map_err(failed)
+    }
+}
+
 /// Gets key material of `format` from `location`; a sentence if there is none or it cannot be one.
-pub fn read(format: &str, location: &str, name: &str, prompt: Prompt) -> Result<Secret, String> {
+pub fn read(
+    format: &str,
+    location: Location<'_>,
+    name: &str,
+    prompt: Prompt,
+) -> Result<Secret, String> {
     let raw = format == "raw";
+    let at = location;
+    let location = at.text();
     let key = match location {
         "prompt" | "" | "none" if std::io::stdin().is_terminal() => {
             if raw {
@@ -170,10 +225,7 @@ pub fn read(format: &str, location: &str, name: &str, prompt: Prompt) -> Result<
                 if !path.starts_with('/') {
                     return Err(format!("Invalid keylocation '{location}'."));
                 }
-                let file = std::fs::File::open(path).map_err(|e| {
-                    format!("Failed to open key material file '{path}': {}", io_text(&e))
-                })?;
-                from_reader(raw, &mut std::io::BufReader::new(file))?
+                from_reader(raw, &mut std::io::BufReader::new(at.open(path)?))?
             } else if location.starts_with("https://") || location.starts_with("http://") {
                 return Err(format!(
                     "keys are not fetched over the network: fetch '{location}' yourself and give \
@@ -270,7 +322,7 @@ pub fn for_new(props: &[(String, String)], name: &str) -> Result<Option<Secret>,
     if of("encryption") == Some("off") {
         return Err("Encryption must be turned on to set encryption properties.".into());
     }
-    let location = of("keylocation").unwrap_or("prompt");
+    let location = Location::Named(of("keylocation").unwrap_or("prompt"));
     read(format, location, name, Prompt::New).map(Some)
 }
 
@@ -350,14 +402,14 @@ mod tests {
         let path = std::env::temp_dir().join(format!("zfs-key-{}", std::process::id()));
         std::fs::write(&path, "correct horse\n").unwrap();
         let url = format!("file://{}", path.display());
-        let key = read("passphrase", &url, "x", Prompt::Once).unwrap();
+        let key = read("passphrase", Location::Stored(&url), "x", Prompt::Once).unwrap();
         assert_eq!(key.bytes(), b"correct horse");
-        let why = read("raw", &url, "x", Prompt::Once).unwrap_err();
+        let why = read("raw", Location::Stored(&url), "x", Prompt::Once).unwrap_err();
         assert!(why.contains("too short"), "{why}");
         std::fs::remove_file(&path).unwrap();
-        let why = read("raw", "https://x/y", "x", Prompt::Once).unwrap_err();
+        let why = read("raw", Location::Named("https://x/y"), "x", Prompt::Once).unwrap_err();
         assert!(why.contains("over the network"), "{why}");
-        assert!(read("raw", "file://rel", "x", Prompt::Once).is_err());
-        assert!(read("raw", "nonsense", "x", Prompt::Once).is_err());
+        assert!(read("raw", Location::Named("file://rel"), "x", Prompt::Once).is_err());
+        assert!(read("raw", Location::Named("nonsense"), "x", Prompt::Once).is_err());
     }
 }

@@ -10,7 +10,7 @@ use admin::datasets::files::{self, KeyWanted};
 use admin::pools::import;
 use admin::Answer;
 use api::{ApiError, FileWanted, Secret};
-use cli::keys::Prompt;
+use cli::keys::{Location, Prompt};
 use control::unimported::Ask;
 use std::cell::Cell;
 use std::io::{ErrorKind, Write};
@@ -58,7 +58,10 @@ fn answer(ask: &Ask, out: &mut Out) -> Answer<()> {
     let env = env_linux::linux_env();
     let pool = import::open_unimported(&env, &places, &ask.dataset)?;
     let mut key = |wanted: &KeyWanted| -> Answer<Secret> {
-        let location = ask.key_location.as_ref().unwrap_or(&wanted.location);
+        let location = match &ask.key_location {
+            Some(named) => Location::Named(named),
+            None => Location::Stored(&wanted.location),
+        };
         let read = cli::keys::read(wanted.format, location, &wanted.root, Prompt::Once);
         read.map_err(|why| ApiError::reason(base::Kind::Access, why))
     };

@@ -2,7 +2,7 @@
 
 use crate::common::{self, History};
 use api::{Reply, Request, Secret};
-use cli::keys::{self, KeyFacts, Prompt};
+use cli::keys::{self, KeyFacts, Location, Prompt};
 use cli::names::{self, Want};
 use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
@@ -127,12 +127,13 @@ pub fn change(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             (None, true) => f.keyformat.clone(),
             (None, false) => return wrong("Keyformat required for new encryption root."),
         };
-        let location = match (of("keylocation"), root) {
-            (Some(l), _) => l,
-            (None, true) => f.keylocation.clone(),
-            (None, false) => "prompt".into(),
+        let named = of("keylocation");
+        let location = match (&named, root) {
+            (Some(l), _) => Location::Named(l),
+            (None, true) => Location::Stored(&f.keylocation),
+            (None, false) => Location::Named("prompt"),
         };
-        key = match keys::read(&format, &location, &fs, Prompt::New) {
+        key = match keys::read(&format, location, &fs, Prompt::New) {
             Ok(key) => key,
             Err(why) => return wrong(&why),
         };
@@ -208,6 +209,28 @@ mod tests {
         let seen: Vec<_> = fake.seen.iter().filter_map(loaded).collect();
         assert_eq!(seen, [("tank/a".to_string(), b"correct horse".to_vec())]);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_waits_for_others_is_opened_only_by_name() {
+        let path = std::env::temp_dir().join(format!("zfs-keys-pipe-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let url = format!("file://{}", path.display());
+        let file = path.with_extension("file");
+        std::fs::write(&file, "correct horse\n").unwrap();
+        let mut fake = Fake::with(vec![
+            dataset("tank/a", "tank/a", &url, false),
+            dataset("tank/b", "tank/b", "file:///dev/null", false),
+            dataset("tank/c", "tank/c", &format!("file://{}", file.display()), false),
+        ]);
+        let (status, out, err) = run("load-key -a", &mut fake);
+        assert_eq!(status, 255, "{out} {err}");
+        assert!(out.contains("1 / 3 key(s) successfully loaded"), "{out}");
+        assert_eq!(err.matches("is not a regular file").count(), 2, "{err}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

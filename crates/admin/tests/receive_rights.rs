@@ -106,6 +106,45 @@ fn joe(admin: &Arc<Admin>, ask: &Receive, from: impl Read) -> Answer<Received> {
     receive::receive(admin, JOE, ask, from, &mut |_| {})
 }
 
+/// A raw stream brings the number of iterations that its key takes.
+#[test]
+fn keys_of_users_streams_are_made_in_bounded_time() {
+    let (admin, commands) = world();
+    let own = |(n, v): (&str, &str)| (n.to_string(), v.to_string());
+    let key = || api::Secret::new(b"correct horse".to_vec());
+    let props = [
+        ("encryption", "on"),
+        ("keyformat", "passphrase"),
+        ("pbkdf2iters", "3500001"),
+    ];
+    let ask = api::DatasetCreate {
+        name: "p/long".into(),
+        props: props.map(own).to_vec(),
+        key: Some(key()),
+        no_mount: true,
+        ..api::DatasetCreate::default()
+    };
+    admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
+    commands.snapshot("p/long@s").unwrap();
+    let raw = Send {
+        target: "p/long@s".into(),
+        raw: true,
+        ..Send::default()
+    };
+    let stream = sent(&admin, &raw);
+    give(&admin, "p/u", "load-key", true);
+    let e = joe(&admin, &to("p/u/new"), &stream[..]).err().unwrap();
+    assert!(e.message.contains("3500000"), "{e:?}");
+    assert!(!exists(&admin, "p/u/new"));
+    let unmounted = Receive {
+        no_mount: true,
+        ..to("p/u/roots")
+    };
+    receive::receive(&admin, ROOT, &unmounted, &stream[..], &mut |_| {}).unwrap();
+    let e = admin::datasets::keys::load(&admin, JOE, "p/u/roots", &key(), true).unwrap_err();
+    assert!(e.message.contains("3500000"), "{e:?}");
+}
+
 #[track_caller]
 fn refused(done: Answer<Received>, kind: Kind) {
     let Err(e) = done else {

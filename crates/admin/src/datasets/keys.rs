@@ -136,7 +136,8 @@ pub fn load(
         let _gate = entry.gate.acquire_read();
         look()?.1
     };
-    let key = made_for(admin, peer, &params, key)?;
+    // A raw stream may have brought any number of iterations.
+    let key = made_for(admin, peer, &bounded(admin, peer, params)?, key)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     let (dir, now) = look()?;
@@ -384,7 +385,7 @@ fn made_for(admin: &Admin, peer: Peer, params: &KeyParams, key: &Secret) -> Answ
 }
 
 /// Refuses more iterations than users other than the owner may ask for.
-fn bounded(admin: &Admin, peer: Peer, params: KeyParams) -> Answer<KeyParams> {
+pub(super) fn bounded(admin: &Admin, peer: Peer, params: KeyParams) -> Answer<KeyParams> {
     if params.iterations > ITERATIONS_OF_USERS && !rights::is_owner(admin, peer) {
         return Err(invalid(format!(
             "'pbkdf2iters' cannot be more than {ITERATIONS_OF_USERS} for users other than root"

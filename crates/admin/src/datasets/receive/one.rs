@@ -473,6 +473,11 @@ fn start(
         true => Some(Sealed::from_list(list).map_err(fail)?),
         false => None,
     };
+    if let Some(sealed) = &sealed {
+        keys::bounded(run.admin, run.peer, sealed.key.params).map_err(|e| {
+            ApiError::reason(Kind::Invalid, format!("raw stream: {}", e.message))
+        })?;
+    }
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
     check_old_keys(target)?;
     if let Some(kept) = &target.kept {
@@ -717,6 +722,8 @@ fn finish(
             entry.close_in_ctldirs(object);
         }
         mounted = entry.mounted(head.object());
+        // What comes has no power from its first moment on, if it is to have none.
+        set::refresh(entry, std::slice::from_ref(&head));
     }
     let dressed = match mounted {
         // What programs have written is a change of the target, or given up with the others.

@@ -99,6 +99,11 @@ fn maker(dir: &Dir) -> Result<Option<u64>> {
     Ok(uid(dir.prop(MADE_BY, false)?))
 }
 
+/// The user other than the owner from whom received values of a dataset may be.
+pub fn receiver(ds: &Dataset) -> Result<Option<u64>> {
+    maker(&ds.dir())
+}
+
 /// Whether others than the owner may have put files there in other ways than through a mount, or may do so.
 pub fn is_distrusted(pool: &Pool, ds: &Dataset) -> Result<bool> {
     let dir = ds.dir();

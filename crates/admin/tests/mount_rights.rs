@@ -70,8 +70,20 @@ fn power(admin: &Arc<Admin>, name: &str) -> (bool, bool) {
     let ds = entry.pool.dsl.dataset(name).unwrap();
     let mounted = entry.mounted(ds.object()).expect(name);
     let mount: &MemoryMount = mounted.mount.as_any().downcast_ref().unwrap();
-    let options = mount.options();
-    (!options.nosuid, !options.nodev)
+    let (options, withheld) = (mount.options(), mount.withheld());
+    (
+        !options.nosuid && !withheld.0,
+        !options.nodev && !withheld.1,
+    )
+}
+
+/// From now on something lies over the mount of a file system.
+fn cover(admin: &Arc<Admin>, name: &str) {
+    let entry = admin.find("p").unwrap();
+    let ds = entry.pool.dsl.dataset(name).unwrap();
+    let mounted = entry.mounted(ds.object()).expect(name);
+    let mount: &MemoryMount = mounted.mount.as_any().downcast_ref().unwrap();
+    mount.cover();
 }
 
 const ALL: (bool, bool) = (true, true);
@@ -130,6 +142,35 @@ fn what_others_may_fill_is_mounted_without_power() {
     assert_eq!(power(&a, "p/a/b"), NONE);
     set(&a, ROOT, "p/a/b", "devices", "on").unwrap();
     assert_eq!(power(&a, "p/a/b"), (false, true));
+}
+
+#[test]
+fn power_ends_where_mounts_cannot_be_changed() {
+    let (a, _, commands) = world();
+    commands.create("p/a/b", &[]).unwrap();
+    commands.create("p/own", &[]).unwrap();
+    for name in ["p/a", "p/a/b", "p/own"] {
+        cover(&a, name);
+        assert_eq!(power(&a, name), ALL);
+    }
+    delegate(&a, "p/a", Delegate::User(1000), "receive", true);
+    assert_eq!((power(&a, "p/a"), power(&a, "p/a/b")), (NONE, NONE));
+    // It comes back as it went.
+    delegate(&a, "p/a", Delegate::User(1000), "receive", false);
+    assert_eq!((power(&a, "p/a"), power(&a, "p/a/b")), (ALL, ALL));
+    delegate(&a, "p/a", Delegate::User(1000), "receive", true);
+    // A file system that comes to where others have permissions, and stays mounted as it was.
+    let how = rename::How {
+        no_remount: true,
+        ..rename::How::default()
+    };
+    rename::rename(&a, ROOT, "p/own", "p/a/own", how, String::new()).unwrap();
+    assert_eq!(power(&a, "p/a/own"), NONE);
+    // What the owner turns off is the owner's business: it is shown.
+    commands.create("p/off", &[]).unwrap();
+    cover(&a, "p/off");
+    set(&a, ROOT, "p/off", "setuid", "off").unwrap();
+    assert_eq!(power(&a, "p/off"), ALL);
 }
 
 #[test]
@@ -225,6 +266,16 @@ fn what_a_users_stream_says_is_not_the_administrators_word() {
         set(&a, ROOT, "p/a/new", "mountpoint", "/srv").unwrap();
         let _ = mount::mount(&a, ROOT, "p/a/new", &[], false, false, None);
         assert_eq!(power(&a, "p/a/new"), NONE);
+        assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), None);
+        // Who goes back to a received value does not make it the own word.
+        if props.is_empty() {
+            for prop in ["mountpoint", "setuid"] {
+                let command = String::new();
+                set::inherit(&a, ROOT, "p/a/new", prop, false, true, command).unwrap();
+            }
+            assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), Some(1000));
+            assert!(!admin::setters::is_allowed(&ds, "setuid").unwrap());
+        }
     }
 }
 

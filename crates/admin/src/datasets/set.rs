@@ -819,6 +819,11 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change], by: Option<u64>) -> R
                 continue;
             }
             pool.dsl.set_prop(tx, &c.ds, name, change)?;
+            let by = match change {
+                // The value is that of whoever received it, not of who goes back to it.
+                PropChange::RevertToReceived => by.or(setters::receiver(&c.ds)?),
+                _ => by,
+            };
             setters::note((pool, tx), &c.ds, name, by)?;
             if let ("compression", PropChange::Local(PropValue::Int(n))) = (name.as_str(), change) {
                 // Elsewhere it becomes active with the first block that needs it.

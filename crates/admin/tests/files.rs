@@ -286,6 +286,56 @@ fn an_export_by_force_ends_what_is_read() {
     assert_eq!(out.1, 1 << 20);
 }
 
+/// Names are in memory until they are written, and anybody who may mount asks for them.
+#[test]
+fn so_many_names_are_for_the_owner() {
+    let admin = world();
+    let all = admin.find("p").unwrap().all_mounts();
+    let m = all.iter().find(|m| m.path == Path::new("/p/a")).unwrap();
+    let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+    let many = 30_000;
+    {
+        let inside = m.head.enter();
+        let root = inside.zfs.root().unwrap();
+        let dir = make(&inside.zfs, &root, "many", 0o40755, b"");
+        for n in 0..many {
+            let name = format!("{n}{}", "n".repeat(245));
+            make(&inside.zfs, &dir, &name, 0o100644, b"");
+        }
+    }
+    let list = |peer: Peer, wanted| read(&admin, peer, "p/a", "/many", wanted);
+    let names = list(ROOT, FileWanted::Names).unwrap();
+    assert_eq!(names.iter().filter(|b| **b == b'\n').count(), many);
+    for wanted in [FileWanted::Names, FileWanted::Archive] {
+        let e = list(USER, wanted).unwrap_err();
+        assert_eq!(e.code, base::Kind::ArgTooBig.errno(), "{e:?}");
+    }
+    assert_eq!(list(USER, FileWanted::Content).unwrap_err().code, 21);
+}
+
+#[test]
+fn directories_take_no_stack() {
+    let admin = world();
+    let all = admin.find("p").unwrap().all_mounts();
+    let m = all.iter().find(|m| m.path == Path::new("/p/a")).unwrap();
+    let m: &MemoryMount = m.mount.as_any().downcast_ref().unwrap();
+    {
+        let inside = m.head.enter();
+        let mut dir = inside.zfs.root().unwrap();
+        for _ in 0..900 {
+            dir = make(&inside.zfs, &dir, "deep", 0o40755, b"");
+        }
+        make(&inside.zfs, &dir, "file", 0o100644, b"at the bottom");
+    }
+    let thread = std::thread::Builder::new().stack_size(384 << 10);
+    let archive = std::thread::scope(|s| {
+        let work = || read(&admin, ROOT, "p/a", "/deep", FileWanted::Archive);
+        thread.spawn_scoped(s, work).unwrap().join().unwrap()
+    });
+    let text = b"at the bottom";
+    assert!(archive.unwrap().windows(text.len()).any(|w| w == text));
+}
+
 #[test]
 fn archives_are_what_tar_reads() {
     let admin = world();

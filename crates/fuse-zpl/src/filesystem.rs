@@ -1,10 +1,10 @@
 //! The trait [`fuse::Filesystem`] implemented by the adapter: one method for each request of the kernel.
 
 use crate::adapter::{Adapter, Node, Result};
-use crate::power::CAPABILITIES;
 use crate::convert::{cred, statfs_out};
 use crate::ctldir::{is_ours, NAME};
 use crate::data::writes;
+use crate::power::CAPABILITIES;
 use crate::writers::WRITER;
 use base::sync::MutexExt;
 use base::Data;

@@ -28,7 +28,14 @@ fn set_id_bits_and_device_numbers_are_kept_from_the_kernel() {
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o2755)).unwrap();
     let device = makedev(1, 3);
-    mknodat(CWD, &node, FileType::CharacterDevice, Mode::from(0o666), device).unwrap();
+    mknodat(
+        CWD,
+        &node,
+        FileType::CharacterDevice,
+        Mode::from(0o666),
+        device,
+    )
+    .unwrap();
     m.snapshot("s");
     let then = m.path(".zfs/snapshot/s/kept");
     assert_eq!((bits(&m.path("kept")), bits(&then)), (0o6755, 0o6755));

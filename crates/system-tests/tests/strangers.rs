@@ -107,7 +107,9 @@ fn copies_of_a_mount_give_received_programs_no_power() {
     let stream = stream.to_str().unwrap();
     rig.zfs(&["create", "-o", "atime=off", "tank/src"]);
     rig.zfs(&["snapshot", "tank/src@a"]);
-    rig.sh(&format!("zfs send tank/src@a >{stream}; zfs receive -o atime=off tank/v <{stream}"));
+    rig.sh(&format!(
+        "zfs send tank/src@a >{stream}; zfs receive -o atime=off tank/v <{stream}"
+    ));
     fs::create_dir(&copy).unwrap();
     let place = rig.mnt().join("tank/v");
     let copy_of = [place.to_str().unwrap(), copy.to_str().unwrap()];
@@ -118,11 +120,16 @@ fn copies_of_a_mount_give_received_programs_no_power() {
     rig.zfs(&["snapshot", "tank/src@b"]);
     let did = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         rig.zfs(&["allow", "-u", "65534", "receive,create,mount", "tank/v"]);
-        rig.sh(&format!("zfs send -i @a tank/src@b >{stream}; chmod 644 {stream}"));
+        rig.sh(&format!(
+            "zfs send -i @a tank/src@b >{stream}; chmod 644 {stream}"
+        ));
         shell(&rig, &format!("zfs receive tank/v <{stream}"));
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let line = table.lines().find(|l| l.contains(copy_of[1])).unwrap();
-        assert!(!line.contains("nosuid"), "it is the copy that counts: {line}");
+        assert!(
+            !line.contains("nosuid"),
+            "it is the copy that counts: {line}"
+        );
         for at in ["id", ".zfs/snapshot/b/id"] {
             let program = copy.join(at);
             let said = rig.try_run_as(Some(NOBODY), program.to_str().unwrap(), &["-u"]);

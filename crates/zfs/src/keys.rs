@@ -223,7 +223,12 @@ mod tests {
         let mut fake = Fake::with(vec![
             dataset("tank/a", "tank/a", &url, false),
             dataset("tank/b", "tank/b", "file:///dev/null", false),
-            dataset("tank/c", "tank/c", &format!("file://{}", file.display()), false),
+            dataset(
+                "tank/c",
+                "tank/c",
+                &format!("file://{}", file.display()),
+                false,
+            ),
         ]);
         let (status, out, err) = run("load-key -a", &mut fake);
         assert_eq!(status, 255, "{out} {err}");

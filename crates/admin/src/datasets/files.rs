@@ -21,6 +21,7 @@ use base::{Kind, Result};
 use dsl::crypto::keyformat;
 use dsl::Dataset;
 use pool::Pool;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -28,6 +29,12 @@ use zpl::{Cred, Zfs, Znode};
 
 /// Bytes of a file read at a time.
 const PIECE: usize = 1 << 20;
+/// Names of a directory that are read in one step: others wait for it.
+const NAMES: usize = 4096;
+/// Bytes of names that a request of a user other than the owner has in memory, at most.
+const MOST_OF_USERS: usize = 8 << 20;
+/// What a name in memory takes beside its bytes.
+const NAME: usize = 64;
 /// Directories below one another that an archive goes into, at most.
 const DEEPEST: usize = 1000;
 /// Permission to read, as in modes.
@@ -57,6 +64,21 @@ struct View {
     ds: Arc<Dataset>,
     zfs: Arc<Zfs>,
     cred: Cred,
+    /// Bytes of names in memory, and how many there may be.
+    kept: Cell<usize>,
+    most: usize,
+}
+
+/// Names in memory, which count until this is dropped.
+struct Kept<'a> {
+    count: &'a Cell<usize>,
+    bytes: usize,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - self.bytes);
+    }
 }
 
 /// The key of a dataset that is not in service, as [`read_unimported`] asks for it.
@@ -96,6 +118,8 @@ pub fn read_unimported(
         zfs: head::read_only_view(pool, &ds).map_err(plain)?,
         ds,
         cred: Cred::root(),
+        kept: Cell::default(),
+        most: usize::MAX,
     };
     write(&view, path, wanted, to)
 }
@@ -168,6 +192,11 @@ impl View {
         drop(gate);
         Ok(View {
             cred: rights::cred(peer),
+            kept: Cell::default(),
+            most: match rights::is_owner(admin, peer) {
+                true => usize::MAX,
+                false => MOST_OF_USERS,
+            },
             entry: Some(entry),
             ds,
             zfs,
@@ -219,30 +248,59 @@ impl View {
         Ok((at, last))
     }
 
-    /// Names in a directory with their objects, in order of name.
-    fn list(&self, dir: &Arc<Znode>) -> Result<Vec<(Vec<u8>, Arc<Znode>)>> {
-        let names = self.step(|zfs| {
-            zfs.access(dir, READ | SEARCH, &self.cred)?;
-            let mut names: Vec<Vec<u8>> = Vec::new();
-            zfs.readdir(dir, 0, |e| {
-                if e.name != b"." && e.name != b".." {
-                    names.push(e.name.to_vec());
-                }
-                Ok(true)
-            })?;
-            Ok(names)
-        })?;
-        let mut out = Vec::with_capacity(names.len());
-        for name in names {
-            match self.step(|zfs| zfs.lookup(dir, &name, &self.cred)) {
-                Ok(z) => out.push((name, z)),
-                // Somebody removed it.
-                Err(e) if e.kind == Kind::NotFound => {}
-                Err(e) => return Err(e),
-            }
+    /// So many bytes of names are about to be in memory.
+    fn keep(&self, bytes: usize) -> Result<Kept<'_>> {
+        let all = self.kept.get() + bytes;
+        if all > self.most {
+            let text = format!(
+                "it has too many names: a request of a user other than the owner keeps {} MiB of them; read parts of it, or mount it",
+                MOST_OF_USERS >> 20
+            );
+            return Err(base::Error::new(Kind::ArgTooBig, text));
         }
-        out.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(out)
+        self.kept.set(all);
+        Ok(Kept {
+            count: &self.kept,
+            bytes,
+        })
+    }
+
+    /// Names in a directory, in order.
+    fn names(&self, dir: &Arc<Znode>) -> Result<(Vec<Vec<u8>>, Kept<'_>)> {
+        self.step(|zfs| zfs.access(dir, READ | SEARCH, &self.cred))?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut kept = self.keep(0)?;
+        let mut at = Some(0);
+        while let Some(from) = at.take() {
+            let mut bytes = 0;
+            let mut left = NAMES;
+            self.step(|zfs| {
+                zfs.readdir(dir, from, |e| {
+                    if e.name != b"." && e.name != b".." {
+                        bytes += e.name.len() + NAME;
+                        names.push(e.name.to_vec());
+                    }
+                    left -= 1;
+                    if left == 0 {
+                        at = Some(e.next);
+                    }
+                    Ok(left > 0)
+                })
+            })?;
+            let more = self.keep(bytes)?;
+            kept.bytes += std::mem::ManuallyDrop::new(more).bytes;
+        }
+        names.sort();
+        Ok((names, kept))
+    }
+
+    /// An object by its name in a directory; none if somebody has removed it.
+    fn entry(&self, dir: &Arc<Znode>, name: &[u8]) -> Result<Option<Arc<Znode>>> {
+        match self.step(|zfs| zfs.lookup(dir, name, &self.cred)) {
+            Ok(z) => Ok(Some(z)),
+            Err(e) if e.kind == Kind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// The content of a file, up to so many bytes. Returns how many there were.
@@ -325,12 +383,18 @@ fn content(view: &View, path: &[u8], to: &mut dyn Write) -> Result<()> {
 
 /// A line for each entry of a directory, or for the object itself.
 fn list(view: &View, path: &[u8], details: bool, to: &mut dyn Write) -> Result<()> {
-    let (z, name) = view.find(path)?;
-    let all = match is_dir(z.mode()) {
-        true => view.list(&z)?,
-        false => vec![(name, z)],
+    let (top, name) = view.find(path)?;
+    let dir = is_dir(top.mode());
+    let (names, _kept) = match dir {
+        true => view.names(&top)?,
+        false => (vec![name], view.keep(0)?),
     };
-    for (name, z) in all {
+    for name in names {
+        let z = match dir {
+            true => view.entry(&top, &name)?,
+            false => Some(top.clone()),
+        };
+        let Some(z) = z else { continue };
         let mut line = Vec::new();
         if details {
             let a = view.step(|zfs| Ok(zfs.getattr(&z)))?;
@@ -397,12 +461,22 @@ fn archive(view: &View, path: &[u8], to: &mut dyn Write) -> Result<()> {
         links: HashMap::new(),
         failed: None,
     };
-    archive.add(&z, name, 0)?;
+    archive.tree(&z, name)?;
     archive.to.write_all(&[0; 1024])?;
     match archive.failed {
         None => Ok(()),
         Some(e) => Err(e),
     }
+}
+
+/// A directory of which an archive is being written.
+struct Level<'a> {
+    dir: Arc<Znode>,
+    /// Its name in the archive.
+    name: Vec<u8>,
+    /// What is left of it.
+    names: std::vec::IntoIter<Vec<u8>>,
+    _kept: [Kept<'a>; 2],
 }
 
 /// An archive that is being written.
@@ -415,7 +489,7 @@ struct Archive<'a> {
     failed: Option<base::Error>,
 }
 
-impl Archive<'_> {
+impl<'a> Archive<'a> {
     /// An error about what is read is noted, one of the caller's end ends the archive.
     fn note(&mut self, e: base::Error, name: &[u8]) -> Result<()> {
         if matches!(e.kind, Kind::Interrupted | Kind::Stale | Kind::Suspended) {
@@ -427,7 +501,31 @@ impl Archive<'_> {
         Ok(())
     }
 
-    fn add(&mut self, z: &Arc<Znode>, name: Vec<u8>, depth: usize) -> Result<()> {
+    /// An object and everything below it.
+    fn tree(&mut self, z: &Arc<Znode>, name: Vec<u8>) -> Result<()> {
+        let view = self.view;
+        let mut open: Vec<Level<'a>> = Vec::new();
+        open.extend(self.add(z, name, 0)?);
+        while let Some(level) = open.last_mut() {
+            let Some(below) = level.names.next() else {
+                open.pop();
+                continue;
+            };
+            let name = [&level.name[..], b"/", &below].concat();
+            match view.entry(&level.dir, &below) {
+                Ok(None) => {}
+                Ok(Some(z)) => {
+                    let depth = open.len();
+                    open.extend(self.add(&z, name, depth)?);
+                }
+                Err(e) => self.note(e, &name)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// An object; what is in it, if it is a directory, comes next.
+    fn add(&mut self, z: &Arc<Znode>, name: Vec<u8>, depth: usize) -> Result<Option<Level<'a>>> {
         let a = self.view.step(|zfs| Ok(zfs.getattr(z)))?;
         let (mut size, mut link, mut kind) = (0, Vec::new(), b'0');
         let earlier = self.links.get(&a.ino).filter(|_| !is_dir(a.mode)).cloned();
@@ -444,17 +542,22 @@ impl Archive<'_> {
                     link = self.view.step(|zfs| zfs.readlink(z))?;
                 }
                 // Sockets are nothing without those that listen.
-                0o14 => return Ok(()),
+                0o14 => return Ok(None),
                 _ => size = a.size,
             }
+            // Those there is no room for are in the archive more than once.
             if a.nlink > 1 && !is_dir(a.mode) {
-                self.links.insert(a.ino, name.clone());
+                if let Ok(kept) = self.view.keep(name.len() + NAME) {
+                    self.links.insert(a.ino, name.clone());
+                    std::mem::forget(kept);
+                }
             }
         }
         if kind == b'0' {
             let view = self.view;
             if let Err(e) = view.step(|zfs| zfs.access(z, READ, &view.cred)) {
-                return self.note(e, &name);
+                self.note(e, &name)?;
+                return Ok(None);
             }
         }
         let shown = match kind {
@@ -472,20 +575,26 @@ impl Archive<'_> {
             )?;
         }
         if kind != b'5' {
-            return Ok(());
+            return Ok(None);
         }
         if depth >= DEEPEST {
             let e = base::Error::new(Kind::Invalid, "directories are too deep");
-            return self.note(e, &name);
+            self.note(e, &name)?;
+            return Ok(None);
         }
-        match self.view.list(z) {
-            Ok(all) => {
-                for (below, z) in all {
-                    self.add(&z, [&name[..], b"/", &below].concat(), depth + 1)?;
-                }
-                Ok(())
+        let view = self.view;
+        let kept = view.keep(name.len() + NAME);
+        match kept.and_then(|kept| Ok((kept, view.names(z)?))) {
+            Ok((own, (names, kept))) => Ok(Some(Level {
+                dir: z.clone(),
+                name,
+                names: names.into_iter(),
+                _kept: [own, kept],
+            })),
+            Err(e) => {
+                self.note(e, &name)?;
+                Ok(None)
             }
-            Err(e) => self.note(e, &name),
         }
     }
 

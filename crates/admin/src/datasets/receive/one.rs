@@ -474,9 +474,8 @@ fn start(
         false => None,
     };
     if let Some(sealed) = &sealed {
-        keys::bounded(run.admin, run.peer, sealed.key.params).map_err(|e| {
-            ApiError::reason(Kind::Invalid, format!("raw stream: {}", e.message))
-        })?;
+        keys::bounded(run.admin, run.peer, sealed.key.params)
+            .map_err(|e| ApiError::reason(Kind::Invalid, format!("raw stream: {}", e.message)))?;
     }
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
     check_old_keys(target)?;

@@ -10,7 +10,14 @@ use std::sync::{Arc, Mutex};
 #[derive(Default)]
 pub struct Streams {
     /// By object of the dataset that is filled.
-    list: Mutex<BTreeMap<u64, Arc<AtomicBool>>>,
+    list: Mutex<BTreeMap<u64, Filling>>,
+}
+
+/// A dataset is filled by a stream.
+struct Filling {
+    ended: Arc<AtomicBool>,
+    /// It is of a user other than the owner.
+    of_user: bool,
 }
 
 /// Who has a stream of the pool sent or received.
@@ -123,14 +130,19 @@ pub struct UnderWay {
 }
 
 impl Streams {
-    /// A stream begins to fill a dataset; `None` if another one does.
-    pub fn begin(self: &Arc<Self>, object: u64) -> Option<UnderWay> {
+    /// A stream begins to fill a dataset, `of_user`: that of a user other than the owner. `None` if
+    /// another one does.
+    pub fn begin(self: &Arc<Self>, object: u64, of_user: bool) -> Option<UnderWay> {
         let mut list = self.list.acquire();
         if list.contains_key(&object) {
             return None;
         }
         let ended = Arc::new(AtomicBool::new(false));
-        list.insert(object, ended.clone());
+        let filling = Filling {
+            ended: ended.clone(),
+            of_user,
+        };
+        list.insert(object, filling);
         Some(UnderWay {
             streams: self.clone(),
             object,
@@ -153,10 +165,24 @@ impl Streams {
         !self.list.acquire().is_empty()
     }
 
+    /// The datasets that are filled by users other than the owner.
+    pub fn of_users(&self) -> Vec<u64> {
+        let list = self.list.acquire();
+        let of_users = list.iter().filter(|(_, f)| f.of_user);
+        of_users.map(|(object, _)| *object).collect()
+    }
+
+    /// Asks the stream that fills a dataset to end.
+    pub fn end(&self, object: u64) {
+        if let Some(f) = self.list.acquire().get(&object) {
+            f.ended.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Asks all to end: each does before its next record, and while it waits for one.
     pub fn end_all(&self) {
-        for ended in self.list.acquire().values() {
-            ended.store(true, Ordering::Relaxed);
+        for f in self.list.acquire().values() {
+            f.ended.store(true, Ordering::Relaxed);
         }
     }
 }

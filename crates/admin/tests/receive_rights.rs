@@ -106,6 +106,72 @@ fn joe(admin: &Arc<Admin>, ask: &Receive, from: impl Read) -> Answer<Received> {
     receive::receive(admin, JOE, ask, from, &mut |_| {})
 }
 
+/// A stream that ends in the middle, and does not say so.
+struct Unended<'a>(&'a [u8]);
+
+impl Read for Unended<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        for _ in 0..2000 {
+            if !self.0.is_empty() {
+                return self.0.read(to);
+            }
+            if admin::cancel::is_cancelled() {
+                return Err(std::io::ErrorKind::ConnectionAborted.into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("nobody has ended it");
+    }
+}
+
+/// A user sends a byte now and then.
+#[test]
+fn a_silent_stream_of_a_user_stands_in_the_owners_way_only_without_force() {
+    let (admin, commands) = world();
+    commands.create("p/u/v", &[]).unwrap();
+    let stream = full(&admin, "p/secret@s");
+    let destroy = |name: &str, force: bool| {
+        let ask = api::DatasetDestroy {
+            name: name.into(),
+            recursive: true,
+            force,
+            ..api::DatasetDestroy::default()
+        };
+        admin::datasets::destroy::destroy(&admin, ROOT, &ask)
+    };
+    let how = rename::How {
+        force: true,
+        ..rename::How::default()
+    };
+    let rename = |from: &str, to: &str| rename::rename(&admin, ROOT, from, to, how, String::new());
+    let entry = admin.find("p").unwrap();
+    let during = |work: &dyn Fn()| {
+        std::thread::scope(|s| {
+            let half = Unended(&stream[..stream.len() - 400]);
+            let sent = s.spawn(|| joe(&admin, &to("p/u/x"), half));
+            for _ in 0..1000 {
+                if entry.streams.any() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            work();
+            assert!(sent.join().unwrap().is_err());
+        });
+    };
+    during(&|| {
+        let e = destroy("p/u", false).unwrap_err();
+        assert_eq!(e.code, Kind::Busy.errno(), "{e:?}");
+        // Elsewhere it goes on.
+        destroy("p/u/v", true).unwrap();
+        assert!(entry.streams.any());
+        rename("p/u", "p/w").unwrap();
+        rename("p/w", "p/u").unwrap();
+    });
+    during(&|| drop(destroy("p/u", true).unwrap()));
+    assert!(!exists(&admin, "p/u"));
+}
+
 /// A raw stream brings the number of iterations that its key takes.
 #[test]
 fn keys_of_users_streams_are_made_in_bounded_time() {

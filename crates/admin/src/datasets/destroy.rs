@@ -308,6 +308,9 @@ pub(crate) fn dependents(entry: &PoolEntry, clones: &[Arc<Dir>]) -> Result<Vec<S
 pub fn destroy(admin: &Arc<Admin>, peer: Peer, r: &DatasetDestroy) -> Answer<Destroyed> {
     let of = r.name.split(['@', '#']).next().unwrap_or_default();
     let entry = datasets::entry_of(admin, of)?;
+    if r.force && !r.dry_run && of == r.name && rights::is_owner(admin, peer) {
+        datasets::end_streams(&entry, of);
+    }
     // Of snapshots nothing is mounted as a rule, and there may be very many of them.
     let heads = !r.name.contains('@') || r.dependents;
     let mut early = match r.dry_run || r.name.contains('#') || !heads {

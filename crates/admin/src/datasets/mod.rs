@@ -34,6 +34,7 @@ pub use disk::names::pool_of;
 use disk::{os_type, NvList, Value};
 use dsl::{Dataset, Dir};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zap::Zap;
 
 pub use crate::Answer;
@@ -93,16 +94,41 @@ pub fn find_anyway(entry: &PoolEntry, name: &str) -> Answer<Arc<Dataset>> {
 /// A file system or volume of this name, or below it, that a stream fills at the moment.
 fn received_below(entry: &PoolEntry, name: &str) -> Option<String> {
     let filled = entry.streams.objects().into_iter();
-    let mut names = filled.filter_map(|o| {
-        let dir = entry.pool.dsl.dataset_by_object(o).ok()?.dir();
-        // What exists is filled through a child that nobody sees.
-        let shown = match dir.name() == dsl::RECV {
-            true => dir.parent()?,
-            false => dir,
-        };
-        Some(shown.full_name())
-    });
+    let mut names = filled.filter_map(|o| filled_name(entry, o));
     names.find(|n| is_below(n, name))
+}
+
+/// The name under which a dataset that is filled is seen.
+fn filled_name(entry: &PoolEntry, object: u64) -> Option<String> {
+    let dir = entry.pool.dsl.dataset_by_object(object).ok()?.dir();
+    // What exists is filled through a child that nobody sees.
+    let shown = match dir.name() == dsl::RECV {
+        true => dir.parent()?,
+        false => dir,
+    };
+    Some(shown.full_name())
+}
+
+/// How long streams that were asked to end are waited for.
+const ENDING: Duration = Duration::from_secs(3);
+
+/// Ends the streams of users other than the owner that fill something at or below a dataset. To be called with no lock held: they
+/// clear away what they have begun.
+fn end_streams(entry: &PoolEntry, name: &str) {
+    let begin = Instant::now();
+    loop {
+        let mut any = false;
+        for object in entry.streams.of_users() {
+            if filled_name(entry, object).is_some_and(|n| is_below(&n, name)) {
+                entry.streams.end(object);
+                any = true;
+            }
+        }
+        if !any || begin.elapsed() > ENDING || cancel::is_cancelled() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// An error of the engine as a reason. If it is about something of the same pool the command, which names its object itself,

@@ -39,6 +39,9 @@ pub fn rename(
     command: String,
 ) -> Answer<Option<String>> {
     let entry = datasets::entry_of(admin, from)?;
+    if how.force && rights::is_owner(admin, peer) {
+        datasets::end_streams(&entry, from);
+    }
     let mut early = match how.no_remount || from == to || from.contains('@') {
         true => Early::none(admin, &entry),
         false => Early::take_down(admin, &entry, how.force, || {

@@ -64,7 +64,8 @@ pub(super) fn receive<R: Read>(
                 ),
                 _ => {}
             }
-            let Some(under_way) = entry.streams.begin(snap.object()) else {
+            let of_user = !rights::is_owner(run.admin, run.peer);
+            let Some(under_way) = entry.streams.begin(snap.object(), of_user) else {
                 return refuse(Kind::Busy, &format!("destination '{full}' is busy"));
             };
             (Source::open(&snap).map_err(fail)?, under_way)

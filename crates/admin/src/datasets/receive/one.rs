@@ -242,8 +242,9 @@ fn skip<R: Read>(reader: &mut Reader<R>) -> Answer<()> {
 }
 
 /// Notes that a stream fills the dataset; the caller holds the gate.
-fn occupy(entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> {
-    entry.streams.begin(ds.object()).ok_or_else(|| {
+fn occupy(run: &Run, entry: &PoolEntry, ds: &Dataset, target: &Target) -> Answer<UnderWay> {
+    let of_user = !rights::is_owner(run.admin, run.peer);
+    entry.streams.begin(ds.object(), of_user).ok_or_else(|| {
         words::sentence(
             Kind::Busy,
             target.what,
@@ -298,6 +299,7 @@ fn check_redacted(base: &Dataset, begin: &Begin, list: &BeginList, what: &str) -
 
 /// Goes on with a dataset that a stream filled in part.
 fn go_on(
+    run: &Run,
     entry: &PoolEntry,
     list: &BeginList,
     target: &Target,
@@ -306,7 +308,7 @@ fn go_on(
 ) -> Answer<Filling> {
     let what = target.what;
     let fail = |e: Error| words::stream(what, &e);
-    let under_way = occupy(entry, kept, target)?;
+    let under_way = occupy(run, entry, kept, target)?;
     let state = kept.resume_state().map_err(fail)?.unwrap_or_default();
     let refused = |kind, why: &str| Err(words::sentence(kind, what, why));
     if state.raw != sealed.is_some() {
@@ -480,7 +482,7 @@ fn start(
     let version = sealed.as_ref().map(|s| s.key.wrapped.version);
     check_old_keys(target)?;
     if let Some(kept) = &target.kept {
-        return go_on(entry, list, target, kept, sealed);
+        return go_on(run, entry, list, target, kept, sealed);
     }
     let resume = match run.r.resumable {
         true => Some(begun(begin, list)?),
@@ -560,7 +562,7 @@ fn start(
     let os = made.map_err(|e| give_up(entry, target, &ds, false, fail(e)))?;
     warn(run, target, failed);
     Ok(Filling {
-        under_way: occupy(entry, &ds, target)?,
+        under_way: occupy(run, entry, &ds, target)?,
         ds,
         os,
         resumable,

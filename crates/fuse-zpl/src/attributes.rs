@@ -5,6 +5,7 @@ use crate::convert::{attr_out, cred, time_in};
 use crate::data::SCARCE;
 use crate::directories::BRIEF;
 use crate::gate::Running;
+use crate::power::CAPABILITIES;
 use crate::writers::WRITER;
 use fuse::{ioctl, AttrReply, Errno, IoctlReply, Request, SetAttr, SetTime, Time};
 use std::sync::atomic::Ordering;
@@ -252,5 +253,53 @@ impl Adapter {
             _ => return Err(Errno::ENOTTY),
         }
         Ok(())
+    }
+}
+
+impl Adapter {
+    /// A mount lets programs with set-id bits or capabilities, and devices, have power: to be told before it does.
+    pub fn grant(&self, programs: bool, devices: bool) {
+        if self.power.grant(programs, devices) {
+            self.forget_attributes();
+        }
+    }
+
+    /// From now on the kernel does not learn of this power, as far as a mount has had it; of what is not named here it does. Not to be
+    /// called by a thread that serves requests.
+    pub fn withhold(&self, programs: bool, devices: bool) {
+        if self.power.withhold(programs, devices) {
+            self.forget_attributes();
+        }
+    }
+
+    fn forget_attributes(&self) {
+        let Some(kernel) = self.notifier.get() else {
+            return;
+        };
+        for n in self.nodes.known() {
+            // The mount may have ended meanwhile.
+            let _ = kernel.inval_inode(n.id, -1, 0);
+        }
+    }
+
+    /// Clears what a change of a file would have cleared, had the kernel known of it.
+    pub(crate) fn spend_power(&self, req: &Request, zfs: &Zfs, z: &Arc<Znode>) -> base::Result<()> {
+        let m = z.mode();
+        if !self.power.hides_programs() || !zpl::attr::mode::is_reg(m) {
+            return Ok(());
+        }
+        if m & 0o4000 != 0 || m & 0o2010 == 0o2010 {
+            let set = zpl::SetAttr {
+                kill_suidgid: true,
+                through_handle: true,
+                ..zpl::SetAttr::default()
+            };
+            zfs.setattr(z, &set, &cred(req))?;
+        }
+        let root = zpl::Cred::root();
+        match zfs.getxattr(z, CAPABILITIES, &root) {
+            Ok(_) => zfs.removexattr(z, CAPABILITIES, &root),
+            Err(_) => Ok(()),
+        }
     }
 }

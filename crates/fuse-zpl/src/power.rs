@@ -8,12 +8,8 @@
 //! 2. The kernel clears set-id bits and capabilities of a file that is changed if it knows of them. While it does not, each change
 //!    clears them, whoever makes it.
 
-use crate::adapter::Adapter;
-use fuse::Request;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::Arc;
 use zpl::attr::mode;
-use zpl::{Zfs, Znode};
 
 /// Programs with set-id bits or capabilities.
 const PROGRAMS: u8 = 1;
@@ -44,6 +40,22 @@ impl Power {
         self.hides() & PROGRAMS != 0
     }
 
+    /// A mount is about to give this power. Whether other power is hidden now than before.
+    pub fn grant(&self, programs: bool, devices: bool) -> bool {
+        let before = self.hides();
+        self.granted
+            .fetch_or(bits(programs, devices), Ordering::SeqCst);
+        before != self.hides()
+    }
+
+    /// This power is hidden from now on, as far as a mount has given it, and no other. Whether that differs from before.
+    pub fn withhold(&self, programs: bool, devices: bool) -> bool {
+        let before = self.hides();
+        self.withheld
+            .store(bits(programs, devices), Ordering::SeqCst);
+        before != self.hides()
+    }
+
     /// Attributes as the kernel is told them.
     #[inline]
     pub fn shown(&self, mut a: fuse::Attr) -> fuse::Attr {
@@ -55,56 +67,6 @@ impl Power {
             a.rdev = 0;
         }
         a
-    }
-}
-
-impl Adapter {
-    /// A mount lets programs with set-id bits or capabilities, and devices, have power: to be told before it does.
-    pub fn grant(&self, programs: bool, devices: bool) {
-        let power = bits(programs, devices);
-        self.change_power(|p| p.granted.fetch_or(power, Ordering::SeqCst));
-    }
-
-    /// From now on the kernel does not learn of this power, as far as a mount has had it; of what is not named here it does. Not to be
-    /// called by a thread that serves requests.
-    pub fn withhold(&self, programs: bool, devices: bool) {
-        let power = bits(programs, devices);
-        self.change_power(|p| p.withheld.swap(power, Ordering::SeqCst));
-    }
-
-    fn change_power(&self, change: impl FnOnce(&Power) -> u8) {
-        let before = self.power.hides();
-        change(&self.power);
-        let Some(kernel) = self.notifier.get() else {
-            return;
-        };
-        if before != self.power.hides() {
-            for n in self.nodes.known() {
-                // The mount may have ended meanwhile.
-                let _ = kernel.inval_inode(n.id, -1, 0);
-            }
-        }
-    }
-
-    /// Clears what a change of a file would have cleared, had the kernel known of it.
-    pub(crate) fn spend_power(&self, req: &Request, zfs: &Zfs, z: &Arc<Znode>) -> base::Result<()> {
-        let m = z.mode();
-        if !self.power.hides_programs() || !mode::is_reg(m) {
-            return Ok(());
-        }
-        if m & 0o4000 != 0 || m & 0o2010 == 0o2010 {
-            let set = zpl::SetAttr {
-                kill_suidgid: true,
-                through_handle: true,
-                ..zpl::SetAttr::default()
-            };
-            zfs.setattr(z, &set, &crate::convert::cred(req))?;
-        }
-        let root = zpl::Cred::root();
-        match zfs.getxattr(z, CAPABILITIES, &root) {
-            Ok(_) => zfs.removexattr(z, CAPABILITIES, &root),
-            Err(_) => Ok(()),
-        }
     }
 }
 

@@ -413,6 +413,6 @@ fn a_place_that_is_not_the_users_is_refused_when_it_is_set() {
     // Without the permission nothing is told of the place.
     let e = set::set(&a, JOE, "p", &list, false, String::new()).unwrap_err();
     assert!(!e.message.contains("/etc/cron.d"), "{e:?}");
-    set(&a, JOE, "p/a/b", "mountpoint", "/home/joe").unwrap();
+    set(&a, JOE, "p/a/b", "mountpoint", "/homes/joe").unwrap();
     set(&a, ROOT, "p/a/b", "mountpoint", "/etc/cron.d").unwrap();
 }

@@ -480,19 +480,19 @@ mod tests {
     #[test]
     fn a_user_whose_paths_are_stuck_stops_nobody_else() {
         let on = |n: usize, user| Way {
-            path: format!("/home/joe/{n}").into(),
+            path: format!("/homes/joe/{n}").into(),
             user,
         };
         let stuck: Vec<Way> = (0..STUCK_OF_USER).map(|n| on(n, Some(1000))).collect();
         let refused =
             |stuck: &[Way], path: &str, user| is_refused(stuck.iter(), Path::new(path), user);
-        assert!(refused(&stuck, "/home/joe/other", Some(1000)));
-        assert!(!refused(&stuck[1..], "/home/joe/other", Some(1000)));
-        assert!(!refused(&stuck, "/home/mary", Some(1001)));
+        assert!(refused(&stuck, "/homes/joe/other", Some(1000)));
+        assert!(!refused(&stuck[1..], "/homes/joe/other", Some(1000)));
+        assert!(!refused(&stuck, "/homes/mary", Some(1001)));
         assert!(!refused(&stuck, "/tank", None));
         // The same way, for whomever.
-        assert!(refused(&stuck, "/home/joe/1/below", None));
-        assert!(!refused(&stuck, "/home/joe/12", None));
+        assert!(refused(&stuck, "/homes/joe/1/below", None));
+        assert!(!refused(&stuck, "/homes/joe/12", None));
         let many: Vec<Way> = (0..STUCK).map(|n| on(n, None)).collect();
         assert!(refused(&many, "/tank", None));
     }

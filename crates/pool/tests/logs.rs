@@ -553,6 +553,11 @@ fn a_damaged_directory_does_not_take_the_rest_of_the_log_along() {
     let good = zfs.create(&root, b"good", &dir, &c).unwrap();
     for d in [&bad, &good] {
         zfs.create(d, b"old", &new, &c).unwrap();
+        // Enough for a block of its own.
+        for n in 0..60u64 {
+            let name = format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            zfs.create(d, name.as_bytes(), &new, &c).unwrap();
+        }
     }
     w.pool().sync().unwrap();
     let bp = w.fs.set.os.pointer_of(bad.object, 0, 0).unwrap().unwrap();
@@ -664,7 +669,7 @@ fn a_full_pool_is_mounted_after_a_power_cut() {
     let fallbacks = || fs.set.zil().unwrap().stats().fallbacks;
     let before = (fallbacks(), pool.synced_txg());
     fs.zfs.fsync(Some(&file)).unwrap();
-    let _ = before;
+    assert_eq!((fallbacks(), pool.synced_txg()), before, "it is in the log");
     let disks: Vec<_> = disks.iter().map(|d| d.fork()).collect();
     let after = import(&disks, OpenOptions::default()).unwrap();
     let again = rig::mount(&after, &layout).unwrap();

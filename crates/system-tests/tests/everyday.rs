@@ -516,11 +516,12 @@ fn programs_that_stay_on_one_file_system_leave_visible_snapshots_out() {
         };
         let (one, all) = (used("-x"), used(""));
         assert!(one < 400 && all > 3 * one - 100, "{one} {all}");
-        let rsync = rig.path().join("copy");
-        if rig.try_run("rsync", &["--version"]).status.success() {
+        let copy = rig.path().join("copy");
+        let copy = copy.display();
+        let has_rsync = rig.try_run("sh", &["-c", "command -v rsync"]);
+        if has_rsync.status.success() {
             rig.sh(&format!(
-                "rsync -ax {at}/ {0}; cd {0}; test ! -e .zfs/snapshot; rm -r {0}",
-                rsync.display()
+                "rsync -ax {at}/ {copy}; test ! -e {copy}/.zfs/snapshot; rm -r {copy}"
             ));
         }
     };

@@ -101,7 +101,9 @@ fn denied<R>(r: Answer<R>) {
 #[test]
 fn permissions_come_before_plans() {
     let a = world();
-    make(&a, ROOT, "p/a/b", &[]).unwrap();
+    for name in ["p/a/b", "p/roots"] {
+        make(&a, ROOT, name, &[]).unwrap();
+    }
     snapshot(&a, ROOT, "p/a@s", true).unwrap();
     let look = |peer: Peer, name: &str, recursive: bool| {
         let ask = DatasetDestroy {

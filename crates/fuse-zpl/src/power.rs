@@ -5,7 +5,8 @@
 //! power that a mount of it has had, set-id bits, file capabilities and device numbers are kept from the kernel.
 //!
 //! 1. What no mount has had is shown as it is: copies of a mount have its options, and nobody but root gives them others.
-//! 2. The kernel clears set-id bits and capabilities of a file that is changed if it knows of them. While it does not, each change
+//! 2. The kernel keeps the number of a device node that it knows. Such a node was there while it had power.
+//! 3. The kernel clears set-id bits and capabilities of a file that is changed if it knows of them. While it does not, each change
 //!    clears them, whoever makes it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -21,7 +22,7 @@ const SET_ID: u32 = 0o6000;
 pub(crate) const CAPABILITIES: &[u8] = b"security.capability";
 
 fn bits(programs: bool, devices: bool) -> u8 {
-    u8::from(programs) * PROGRAMS | u8::from(devices) * DEVICES
+    (u8::from(programs) * PROGRAMS) | (u8::from(devices) * DEVICES)
 }
 
 /// Which power mounts have had, and which is to be taken from them.

@@ -7,7 +7,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 pub const VARIABLE: &str = "ZFS_FUSE_LOG";
 
 /// Rooms that emit events.
-const ROOMS: [&str; 9] = [
+const ROOMS: [&str; 10] = [
     "admin",
     "control",
     "daemon",
@@ -17,6 +17,7 @@ const ROOMS: [&str; 9] = [
     "pool",
     "vdev",
     "zil",
+    "zpl",
 ];
 
 /// Levels, as they are written.

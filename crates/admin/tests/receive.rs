@@ -732,13 +732,17 @@ fn names_that_are_normalized_must_be_utf8() {
     create("p/n/c", &[("utf8only", "off"), ("normalization", "none")]).unwrap();
 }
 
-/// The WRITE records of a stream, with the bytes of each.
+/// The WRITE records of files in a stream, with the bytes of each. Of other objects some blocks are embedded where nothing is encrypted.
 fn writes(stream: &[u8]) -> Vec<(disk::stream::Write, Vec<u8>)> {
+    let file = u32::from(disk::ObjType::PLAIN_FILE_CONTENTS.0);
     let mut reader = stream::Reader::new(stream);
     let mut out = Vec::new();
     while let Some(item) = reader.next().unwrap() {
-        if let disk::stream::Record::Write(w) = item.record {
-            out.push((w, item.payload.to_vec()));
+        match item.record {
+            disk::stream::Record::Write(w) if w.obj_type == file => {
+                out.push((w, item.payload.to_vec()));
+            }
+            _ => {}
         }
     }
     out

@@ -48,6 +48,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ("zfs", "space") => &["space.rs"],
         ("zfs", "upgrade") => &["upgrade.rs"],
         ("zfs", "project") => &["project.rs"],
+        ("zfs", "ls" | "cat" | "cp" | "tar") => &["files.rs"],
         ("zfs", "send" | "redact") => &["send.rs"],
         _ => &["look.rs"],
     }

@@ -462,7 +462,8 @@ impl Dnode {
                     match d {
                         Some(d) if d == blk => {
                             let h = s.seek(&r, blk, false)?;
-                            (true, h.unwrap_or(maxblkid + 1).min(limit))
+                            // Behind the last block on disk is nothing that is not dirty.
+                            (true, h.unwrap_or(s.maxblkid + 1).min(limit))
                         }
                         Some(d) => (false, d.min(limit)),
                         None => (false, limit),

@@ -246,9 +246,16 @@ fn raw_increments_of_the_first_format_of_encryption_are_refused() {
         .unwrap();
     assert!(e.to_string().contains("errata 3"), "{e}");
     w.commands().destroy("p/e@t").unwrap();
-    let e = w.receive("p/e", &more).unwrap_err();
+    let ask = Receive {
+        target: "p/e".into(),
+        force: true,
+        ..Receive::default()
+    };
+    let done = receive::receive(&w.admin, ROOT, &ask, &more[..], &mut |_| {});
+    let e = done.map(drop).unwrap_err();
     assert!(e.message.contains("errata 3"), "{e:?}");
     assert_eq!(w.read("/p/e", "f"), numbers());
+    assert_eq!(w.read("/p/e", "g"), b"more");
     // Decrypted, an increment goes on from what is there of another copy, and is encrypted there anew.
     w.commands().snapshot("p/e@u").unwrap();
     let whole = w.send("p/e@s", None, false).unwrap();

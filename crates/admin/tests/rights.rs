@@ -23,8 +23,12 @@ const JOE: Peer = user(1000);
 
 /// A pool `p` with the file system `p/a`.
 fn world() -> Arc<Admin> {
+    world_of(128 << 20)
+}
+
+fn world_of(size: u64) -> Arc<Admin> {
     let (env, disks) = env_sim::mem_env(7);
-    disks.add("/dev/a", 128 << 20);
+    disks.add("/dev/a", size);
     let process = Arc::new(Alone::new(env.clone(), pool::Tunables::default()));
     let settings = alone::settings();
     let admin = Admin::new(env, settings, Arc::new(MemoryDoor::default()), process);
@@ -380,21 +384,23 @@ fn limits_count_whole_requests_of_those_they_bind() {
 /// What a request lists is in memory until it is answered.
 #[test]
 fn a_request_of_a_user_is_about_so_many_datasets_at_most() {
-    let a = world();
-    make(&a, ROOT, "p/a/many", &[]).unwrap();
+    let a = world_of(1 << 30);
     give(&a, ROOT, "p/a", Delegate::User(1000), "destroy,mount,send").unwrap();
     let most = rights::MOST_OF_USERS;
-    let fill = |from: usize, to: usize| {
-        let ask = SnapshotCreate {
-            names: (from..to).map(|n| format!("p/a/many@{n}")).collect(),
-            ..SnapshotCreate::default()
-        };
-        snapshots::create(&a, ROOT, &ask).unwrap();
-    };
-    fill(0, most);
+    // So many file systems with as many snapshots each.
+    let side = most.isqrt();
+    assert_eq!(side * side, most);
+    make(&a, ROOT, "p/a/many", &[]).unwrap();
+    for n in 1..side {
+        make(&a, ROOT, &format!("p/a/many/n{n}"), &[]).unwrap();
+    }
+    for n in 0..side {
+        snapshot(&a, ROOT, &format!("p/a/many@{n}"), true).unwrap();
+    }
     let list = |peer: Peer, spec: &str| {
         let ask = DatasetDestroy {
             name: format!("p/a/many@{spec}"),
+            recursive: true,
             dry_run: true,
             ..DatasetDestroy::default()
         };
@@ -406,7 +412,7 @@ fn a_request_of_a_user_is_about_so_many_datasets_at_most() {
     };
     let plan = |peer: Peer| {
         let ask = Send {
-            target: format!("p/a/many@{}", most - 2),
+            target: format!("p/a/many@{}", side - 2),
             replicate: true,
             dry_run: true,
             ..Send::default()
@@ -418,12 +424,12 @@ fn a_request_of_a_user_is_about_so_many_datasets_at_most() {
         }
     };
     assert_eq!(list(JOE, "%").unwrap(), most);
-    fill(most, most + 1);
+    snapshot(&a, ROOT, &format!("p/a/many@{side}"), false).unwrap();
     assert_eq!(list(ROOT, "%").unwrap(), most + 1);
     for e in [list(JOE, "%").unwrap_err(), plan(JOE).unwrap_err()] {
         assert_eq!(e.code, Kind::ArgTooBig.errno(), "{e:?}");
         assert!(e.message.contains("name fewer at a time"), "{e:?}");
     }
-    assert_eq!(list(JOE, &format!("1%{most}")).unwrap(), most);
-    assert_eq!(plan(ROOT).unwrap(), most - 1);
+    assert_eq!(list(JOE, "1%").unwrap(), side * (side - 1) + 1);
+    assert_eq!(plan(ROOT).unwrap(), side * (side - 1));
 }

@@ -924,9 +924,11 @@ impl Objset {
 
     /// True if `txg` still has changes of this set to write.
     pub fn is_dirty_in(&self, txg: Txg) -> bool {
-        !self.dirty.acquire()[txg].is_empty()
-            || !self.jobs.acquire().is_empty()
-            || self.lock_state().dirty[txg]
+        !self.jobs.acquire().is_empty() || self.is_changed_in(txg)
+    }
+
+    fn is_changed_in(&self, txg: Txg) -> bool {
+        !self.dirty.acquire()[txg].is_empty() || self.lock_state().dirty[txg]
     }
 
     /// The newest txg that may have changes of this set that are not on disk; [`Txg::NONE`] if there is none. A txg that is being
@@ -937,12 +939,10 @@ impl Objset {
         }
         let open = self.dmu.open_txg();
         // One that is closed in this moment is on its way, too.
-        let changed = self.is_dirty_in(open) || self.dmu.open_txg() != open;
+        let changed = self.is_changed_in(open) || self.dmu.open_txg() != open;
         let newest = if changed { open } else { open.before(1) };
-        match newest > self.dmu.synced_txg() {
-            true => newest,
-            false => Txg::NONE,
-        }
+        let newest = Some(newest).filter(|t| *t > self.dmu.synced_txg());
+        newest.unwrap_or(Txg::NONE)
     }
 
     /// Changes come from an intent log: a txg that cannot read what they need fails, and does not go on without them.

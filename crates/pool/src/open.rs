@@ -300,7 +300,7 @@ impl Pool {
             Access::Exclusive
         });
         // An import that is refused has written nothing, and healed nothing either.
-        tree.set_healing(false);
+        tree.hold_repairs();
         // Who goes back on purpose finds labels that are newer than the state wanted.
         let back = opts.txg.is_some() || opts.checkpoint;
         let (txg, newest, readonly) = (ub.txg, latest.0, opts.readonly);
@@ -444,7 +444,7 @@ impl Pool {
         if !pool.readonly {
             // Whatever may refuse the import comes before the first write.
             pool.rehearse_claims(by_log)?;
-            pool.tree.set_healing(true);
+            pool.tree.do_held_repairs();
             let ub = pool.sync_state().uberblock.clone();
             pool.tree.spread_uberblock(&ub)?;
             pool.claim_logs()?;

@@ -651,6 +651,8 @@ fn a_full_pool_is_mounted_after_a_power_cut() {
     };
     let (file, other, filler) = (make("file"), make("other"), make("filler"));
     put(&file, 0, 1, 1 << 20).unwrap();
+    // The first one makes the log's first block.
+    fs.zfs.fsync(Some(&file)).unwrap();
     let left = || pool.dsl.root_dataset().unwrap().available().bytes;
     let mut n = 0;
     while left() > 900 << 10 {
@@ -771,7 +773,7 @@ fn parts_of_many_blocks_are_logged_and_whole_blocks_go_with_their_txg() {
     };
     let (disks, pool) = rig::create(&layout, 7);
     let fs = rig::mount(&pool, &layout).unwrap();
-    pool.dmu.set_dirty_max(256 << 20);
+    pool.dmu.set_dirty_max(1 << 30);
     let (root, cred) = (fs.zfs.root().unwrap(), zpl::Cred::root());
     let new = zpl::New::file(0o100644, 0);
     let z = fs.zfs.create(&root, b"f", &new, &cred).unwrap();

@@ -5,9 +5,10 @@ use super::reconstruct::{attempt, combinations, cut, fits, lacking, right_column
 use super::{BadLeaf, Cand, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};
 use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
+use crate::repairs::Rewrite;
 use crate::VdevTree;
 use base::sync::MutexExt;
-use base::{bail, Block, Error, Kind, Result, Txg};
+use base::{bail, Error, Kind, Result};
 use env::Op;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -27,22 +28,6 @@ impl Finished {
             rewrites: Vec::new(),
         }
     }
-}
-
-/// A place on a leaf that gets its right content.
-struct Rewrite {
-    leaf: Arc<Vdev>,
-    owner: Arc<Vdev>,
-    /// Byte offset on the device.
-    at: u64,
-    right: Block,
-    birth: Txg,
-    /// It had missed the write.
-    refresh: bool,
-    /// Its entry of [`ReadOutcome::bad`].
-    bad: Option<usize>,
-    /// Others hold the block, too.
-    redundant: bool,
 }
 
 impl VdevTree {
@@ -169,8 +154,7 @@ impl VdevTree {
     pub(super) fn heal(&self, req: &ReadReq, plan: &Plan, block: Vec<u8>, mode: Mode) -> Finished {
         let mut out = ReadOutcome::default();
         let mut rewrites = Vec::new();
-        let writes = !self.read_only.load(Relaxed) && self.healing.load(Relaxed);
-        let writable = writes && !mode.only_looks();
+        let writable = !self.read_only.load(Relaxed) && !mode.only_looks();
         let counted = matches!(mode, Mode::Read | Mode::Scrub);
         let refresh = |cand: &Cand| mode == Mode::Scrub && cand.stale;
         for (s, cols) in plan.stripes.iter().enumerate() {
@@ -233,12 +217,28 @@ impl VdevTree {
         Finished { out, rewrites }
     }
 
+    /// From now on reads only note what they find wrong. An import for writing that may still be refused writes nothing.
+    pub fn hold_repairs(&self) {
+        self.repairs.hold();
+    }
+
+    /// Makes the repairs that were held back, at most 4,096, and holds none back any more. The places must not have been given to
+    /// others since.
+    pub fn do_held_repairs(&self) {
+        let rewrites = self.repairs.release();
+        let out = ReadOutcome::default();
+        self.rewrite(&mut [Ok(Finished { out, rewrites })], Mode::Read);
+    }
+
     /// Rewrites what [`VdevTree::heal`] found, for many blocks with one batch per leaf.
     pub(super) fn rewrite(&self, found: &mut [Result<Finished>], mode: Mode) {
         if found.iter().flatten().all(|f| f.rewrites.is_empty()) {
             return;
         }
         let mut blocks: Vec<&mut Finished> = found.iter_mut().flatten().collect();
+        if (self.repairs).hold_back(blocks.iter_mut().map(|b| &mut b.rewrites)) {
+            return;
+        }
         let mut by_leaf: Vec<(Arc<Vdev>, Vec<(usize, Rewrite)>)> = Vec::new();
         for (n, block) in blocks.iter_mut().enumerate() {
             for w in std::mem::take(&mut block.rewrites) {

@@ -41,8 +41,6 @@ pub struct VdevTree {
     /// Errors that no single device is to blame for.
     pub stats: Stats,
     pub(crate) read_only: AtomicBool,
-    /// See [`VdevTree::set_healing`].
-    pub(crate) healing: AtomicBool,
     /// A resilver is under way; see [`VdevTree::set_resilvering`].
     resilvering: AtomicBool,
     /// Ranges that a rebuild copies.
@@ -71,7 +69,6 @@ impl VdevTree {
             tops: RwLock::new(Arc::new(tops)),
             stats: Stats::default(),
             read_only: AtomicBool::new(false),
-            healing: AtomicBool::new(true),
             resilvering: AtomicBool::new(false),
             copying: Copying::default(),
             repairs: Repairs::default(),

@@ -298,12 +298,6 @@ impl VdevTree {
         self.propagate();
     }
 
-    /// Whether reads rewrite the copies that they find wrong; they do by default. An import for writing that may still be refused
-    /// writes nothing.
-    pub fn set_healing(&self, on: bool) {
-        self.healing.store(on, Relaxed);
-    }
-
     /// Opens one leaf if its persistent flags allow it. Whose device it is, is still to be checked ([`VdevTree::validate`]).
     pub(crate) fn open_leaf(&self, top: &Arc<Vdev>, leaf: &Vdev, access: Access) {
         self.open_leaf_if(top, leaf, access, &|_| None);

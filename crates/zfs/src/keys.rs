@@ -221,6 +221,7 @@ mod tests {
         let file = path.with_extension("file");
         std::fs::write(&file, "correct horse\n").unwrap();
         let mut fake = Fake::with(vec![
+            dataset("tank", "", "none", false),
             dataset("tank/a", "tank/a", &url, false),
             dataset("tank/b", "tank/b", "file:///dev/null", false),
             dataset(

@@ -3,9 +3,36 @@
 
 use crate::process::Process;
 use base::sync::MutexExt;
+use base::{Error, Kind, Result};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+
+/// Mount points where nothing could be mounted for now. What lies in them waits: once it is mounted, a later mount of what it lies
+/// in would hide it.
+#[derive(Default)]
+pub struct Missing(Mutex<Vec<(PathBuf, String)>>);
+
+impl Missing {
+    /// Errors: `Kind::Again`, with the name of what `path` lies in and what could not be mounted.
+    pub fn must_not_be_above(&self, path: &Path) -> Result<()> {
+        let list = self.0.acquire();
+        match list.iter().find(|(p, _)| path != p && path.starts_with(p)) {
+            Some((_, name)) => Err(Error::new(
+                Kind::Again,
+                format!("it lies in '{name}', which could not be mounted: mount that first"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Mounting `name` at `path` has failed. What is damaged stays as it is: what lies in it does not wait for that.
+    pub fn note(&self, path: &Path, name: String, why: &Error) {
+        if why.may_pass() {
+            self.0.acquire().push((path.to_path_buf(), name));
+        }
+    }
+}
 
 /// The wave of each path: later than those of all paths before it in the list that it lies in, that
 /// lie in it, or that are the same.
@@ -65,6 +92,18 @@ mod tests {
     fn of(list: &[&str]) -> Vec<usize> {
         let paths: Vec<&Path> = list.iter().map(Path::new).collect();
         waves(&paths)
+    }
+
+    #[test]
+    fn what_lies_in_what_is_not_mounted_waits() {
+        let missing = Missing::default();
+        let waits = |path: &str| missing.must_not_be_above(Path::new(path)).is_err();
+        let damaged = Error::new(Kind::Damaged, "");
+        missing.note(Path::new("/d"), "tank/d".into(), &damaged);
+        assert!(!waits("/d/a"));
+        missing.note(Path::new("/p/a"), "tank/a".into(), &Kind::Io.into());
+        assert!(waits("/p/a/x") && waits("/p/a/x/y"));
+        assert!(!waits("/p/a") && !waits("/p/ab") && !waits("/p") && !waits("/q"));
     }
 
     #[test]

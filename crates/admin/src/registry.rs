@@ -555,16 +555,19 @@ impl Admin {
         let temporary = values::options(&entry.mount_options).unwrap_or_default();
         // Only this thread knows the caller.
         let ended = Arc::new(AtomicBool::new(cancel::is_cancelled()));
+        let missing = parallel::Missing::default();
         let done = parallel::run(
             &*self.process,
             &todo,
             |(path, _)| path,
-            |(_, ds)| {
+            |(path, ds)| {
                 // A log that is being replayed stays where its caller goes away.
                 let _ended = cancel::ended_by(ended.clone());
                 let _asking = base::cancel::asking(cancel::is_cancelled);
                 let done = base::cancel::check()
-                    .and_then(|()| self.mount_default(entry, ds, temporary.clone(), false, None));
+                    .and_then(|()| missing.must_not_be_above(path))
+                    .and_then(|()| self.mount_default(entry, ds, temporary.clone(), false, None))
+                    .inspect_err(|e| missing.note(path, ds.full_name(), e));
                 if cancel::is_cancelled() {
                     ended.store(true, Ordering::Relaxed);
                 }

@@ -48,7 +48,14 @@ fn set_id_bits_and_device_numbers_are_kept_from_the_kernel() {
     // The kernel keeps the number of a node that it knows: it was one that had power.
     assert_eq!(number(&m.path(".zfs/snapshot/s/node")), 0);
     let later = m.path("later");
-    mknodat(CWD, &later, FileType::CharacterDevice, Mode::from(0o666), device).unwrap();
+    mknodat(
+        CWD,
+        &later,
+        FileType::CharacterDevice,
+        Mode::from(0o666),
+        device,
+    )
+    .unwrap();
     assert_eq!(number(&later), 0);
     // What was not looked at before, too.
     let again = m.path(".zfs/snapshot/s/written");

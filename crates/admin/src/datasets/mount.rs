@@ -5,7 +5,7 @@ use crate::datasets::{self, Answer};
 use crate::door::Mounting;
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::{errors, mounts, values};
+use crate::{errors, mounts, parallel, values};
 use api::{ApiError, Batch, DatasetKind, MountEntry, Peer, Progress};
 use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
@@ -362,14 +362,19 @@ pub fn mount_all(
     }
     todo.sort_by(|a, b| a.0.cmp(&b.0));
     let total = todo.len() as u64;
-    for (done, (_, entry, ds)) in todo.into_iter().enumerate() {
+    let missing = parallel::Missing::default();
+    for (done, (path, entry, ds)) in todo.into_iter().enumerate() {
         if crate::cancel::is_cancelled() {
             break;
         }
         let temporary =
             check_options(&ds, options, user).and_then(|()| temporary(&entry, options, user));
         let reached = reach(admin, &entry, &ds.full_name(), None, peer);
-        match reached.and_then(|()| mount_one(admin, &entry, &ds, temporary, overlay, user, &may)) {
+        let one = || {
+            let place = (path.as_path(), &missing);
+            mount_one(admin, &entry, &ds, place, temporary, overlay, user, &may)
+        };
+        match reached.and_then(|()| one()) {
             Ok(true) => batch.done.push(ds.full_name()),
             Ok(false) => {}
             Err(e) => batch.failed.push((ds.full_name(), e)),
@@ -389,6 +394,7 @@ fn mount_one(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     ds: &Arc<Dataset>,
+    (path, missing): (&Path, &parallel::Missing),
     temporary: Answer<Vec<(String, String)>>,
     overlay: bool,
     user: Option<u32>,
@@ -402,7 +408,11 @@ fn mount_one(
     if !still || is_in_place(entry, ds) || !may(entry, ds) {
         return Ok(false);
     }
-    let done = admin.mount_default(entry, ds, temporary?, overlay, user);
+    let temporary = temporary?;
+    let done = missing
+        .must_not_be_above(path)
+        .and_then(|()| admin.mount_default(entry, ds, temporary, overlay, user))
+        .inspect_err(|e| missing.note(path, ds.full_name(), e));
     done.map(|_| true).map_err(errors::answer)
 }
 

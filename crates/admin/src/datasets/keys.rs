@@ -535,7 +535,7 @@ mod tests {
         };
         let first = turn(&admin, joe).unwrap();
         assert!(first.is_some());
-        let e = waits(joe).err().expect("a second key was made meanwhile");
+        let e = waits(joe).expect_err("a second key was made meanwhile");
         assert_eq!(e.code, Kind::Interrupted.errno());
         // Neither other users nor the owner wait; nor does material that is a key as it is.
         assert!(made(mary).is_ok());

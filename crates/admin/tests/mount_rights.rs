@@ -261,7 +261,7 @@ fn what_a_users_stream_says_is_not_the_administrators_word() {
         receive::receive(&a, JOE, &to, &stream[..], &mut |_| {}).unwrap();
         let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/new").unwrap();
         let place = ds.prop("mountpoint", false).unwrap().unwrap().0;
-        assert_eq!(place.text().as_deref(), Some("/etc/x"));
+        assert_eq!(place.text(), Some("/etc/x"));
         assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), Some(1000));
         set(&a, ROOT, "p/a/new", "mountpoint", "/srv").unwrap();
         let _ = mount::mount(&a, ROOT, "p/a/new", &[], false, false, None);

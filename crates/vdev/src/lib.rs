@@ -29,7 +29,7 @@ mod write;
 
 use health::{copying, io_counts, repairs, reports, unflushed};
 pub use layout::{draid, indirect, map, size};
-use tree::{abandon, edit, node, open, spec, state};
+use tree::{abandon, edit, held, node, open, spec, state};
 
 pub use abandon::{Left, Pulse};
 pub use discover::{discover, Found, PoolFound, Problem};

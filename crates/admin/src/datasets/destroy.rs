@@ -712,6 +712,12 @@ fn carry_out(
     };
     let down = mount::take_down(admin, entry, &mounts, r.force).map_err(busy)?;
     let down = early.with(down);
+    for s in steps.iter().filter(|s| s.is_head()) {
+        if let Err(e) = s.load(&entry.pool).and_then(|ds| free_log(entry, &ds)) {
+            mount::restore(admin, entry, &down);
+            return Err(datasets::plain(e, &s.name));
+        }
+    }
     let places = unused_places(admin, entry, &steps, &down);
     let batch = match then {
         Some(_) => steps.len(),
@@ -817,18 +823,7 @@ fn run(
             match (s.is_head(), defer) {
                 (false, false) => pool.dsl.destroy_snapshot(tx, &ds),
                 (false, true) => pool.dsl.destroy_snapshot_deferred(tx, &ds),
-                (true, _) => {
-                    // A log that a crash left goes with what it belongs to, and not before. One that cannot be read is not found.
-                    let log = pool.left_log(&ds).ok();
-                    pool.dsl.destroy_head(tx, &ds)?;
-                    // Whoever opened it and could not end is not asked any more.
-                    pool.close_dataset(s.object);
-                    if let Some(Err(e)) = log.map(|log| log.free(tx)) {
-                        pool.stop_for_good(e.clone());
-                        return Err(e);
-                    }
-                    Ok(())
-                }
+                (true, _) => pool.dsl.destroy_head(tx, &ds),
             }
         };
         if let Err(e) = destroy() {

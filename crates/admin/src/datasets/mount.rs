@@ -693,7 +693,7 @@ impl<'a> Early<'a> {
     /// again meanwhile is among the latter.
     pub fn with(&mut self, later: Vec<Arc<Mounted>>) -> Vec<Arc<Mounted>> {
         let mut all = std::mem::take(&mut self.down);
-        all.retain(|m| later.iter().all(|l| l.object != m.object));
+        all.retain(|m| later.iter().all(|l| l.object != m.object) && is_there(self.entry, &m.ds));
         all.extend(later);
         all.sort_by_key(|m| m.sequence);
         all
@@ -705,6 +705,13 @@ impl<'a> Early<'a> {
     }
 }
 
+/// Whether a dataset that was found before the lock of names was taken has not been destroyed since. To mount or change one that
+/// was would stop the pool.
+pub fn is_there(entry: &PoolEntry, ds: &Dataset) -> bool {
+    let here = entry.pool.dsl.dataset(&ds.full_name());
+    here.is_ok_and(|d| d.object() == ds.object())
+}
+
 impl Drop for Early<'_> {
     fn drop(&mut self) {
         if self.down.is_empty() {
@@ -714,7 +721,8 @@ impl Drop for Early<'_> {
         // Where the pool has been exported there is nothing to be put back.
         let Ok(_gate) = self.entry.pass() else { return };
         let _names = self.entry.names.write();
-        self.down.retain(|m| self.entry.mounted(m.object).is_none());
+        self.down
+            .retain(|m| self.entry.mounted(m.object).is_none() && is_there(self.entry, &m.ds));
         restore(self.admin, self.entry, &self.down);
     }
 }

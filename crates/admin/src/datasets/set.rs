@@ -470,7 +470,7 @@ fn apply(
     peer: Peer,
     entry: &Arc<PoolEntry>,
     name: &str,
-    changes: Vec<Change>,
+    mut changes: Vec<Change>,
     (no_remount, early): (bool, &mut Early<'_>),
     command: String,
 ) -> Answer<Option<String>> {
@@ -480,6 +480,12 @@ fn apply(
         false => (Some(entry.names.read()), None),
     };
     crate::cancel::check()?;
+    // What was destroyed since it was found is not there to be changed: a change of it would stop the pool half-way.
+    let asked = changes.len();
+    changes.retain(|c| mount::is_there(entry, &c.ds));
+    if changes.is_empty() && asked > 0 {
+        return Err(ApiError::no_such_dataset(name));
+    }
     // Again with the lock of names, under which permissions change.
     for c in &changes {
         for (name, _) in &c.list {

@@ -7,31 +7,10 @@
 //! Invariant: a repair is noted after it was written, and before the next flush ends that covers it. A flush takes the notes
 //! before it begins, so that it never drops one of a later write.
 
-use crate::node::Vdev;
 use base::sync::MutexExt;
-use base::{Block, RangeSet, Txg};
+use base::{RangeSet, Txg};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
-/// Repairs that are held back at most: each has its content in memory. A scrub finds what is left.
-const HELD_MOST: usize = 4096;
-
-/// A place on a leaf that gets its right content.
-#[derive(Debug)]
-pub(crate) struct Rewrite {
-    pub leaf: Arc<Vdev>,
-    pub owner: Arc<Vdev>,
-    /// Byte offset on the device.
-    pub at: u64,
-    pub right: Block,
-    pub birth: Txg,
-    /// It had missed the write.
-    pub refresh: bool,
-    /// Its entry of the outcome's bad leaves.
-    pub bad: Option<usize>,
-    /// Others hold the block, too.
-    pub redundant: bool,
-}
+use std::sync::Mutex;
 
 /// Births by who was repaired: a leaf, or a distributed spare it stands for.
 pub(crate) type Births = BTreeMap<u64, RangeSet>;
@@ -41,35 +20,9 @@ pub(crate) struct Repairs {
     /// By the leaf that was written.
     unflushed: Mutex<BTreeMap<u64, Births>>,
     lost: Mutex<Births>,
-    /// `None`: repairs are made at once.
-    held: Mutex<Option<Vec<Rewrite>>>,
 }
 
 impl Repairs {
-    /// Repairs are held back from now on.
-    pub fn hold(&self) {
-        *self.held.acquire() = Some(Vec::new());
-    }
-
-    /// Takes what was held back, in order of leaf and place. Nothing is held back any more.
-    pub fn release(&self) -> Vec<Rewrite> {
-        let mut held = self.held.acquire().take().unwrap_or_default();
-        held.sort_by_key(|w| (w.leaf.guid(), w.at));
-        held.dedup_by_key(|w| (w.leaf.guid(), w.at));
-        held
-    }
-
-    /// Takes the repairs out of the lists if they are to be held back; whether they are.
-    pub fn hold_back<'a>(&self, lists: impl Iterator<Item = &'a mut Vec<Rewrite>>) -> bool {
-        let mut held = self.held.acquire();
-        let Some(held) = &mut *held else { return false };
-        for list in lists {
-            let room = HELD_MOST.saturating_sub(held.len());
-            held.extend(std::mem::take(list).into_iter().take(room));
-        }
-        true
-    }
-
     /// A block born in `birth` was written anew to the leaf of guid `leaf`, for the sake of `owner`.
     pub fn wrote(&self, leaf: u64, owner: u64, birth: Txg) {
         let mut all = self.unflushed.acquire();

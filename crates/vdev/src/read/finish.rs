@@ -3,9 +3,9 @@
 use super::fetch::RUN;
 use super::reconstruct::{attempt, combinations, cut, fits, lacking, right_columns};
 use super::{BadLeaf, Cand, Column, Fault, Got, Mode, Plan, ReadOutcome, ReadReq};
+use crate::held::Rewrite;
 use crate::io_counts::IoClass;
 use crate::node::{Vdev, VdevKind};
-use crate::repairs::Rewrite;
 use crate::VdevTree;
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
@@ -219,13 +219,13 @@ impl VdevTree {
 
     /// From now on reads only note what they find wrong. An import for writing that may still be refused writes nothing.
     pub fn hold_repairs(&self) {
-        self.repairs.hold();
+        self.held.hold();
     }
 
     /// Makes the repairs that were held back, at most 4,096, and holds none back any more. The places must not have been given to
     /// others since.
     pub fn do_held_repairs(&self) {
-        let rewrites = self.repairs.release();
+        let rewrites = self.held.release();
         let out = ReadOutcome::default();
         self.rewrite(&mut [Ok(Finished { out, rewrites })], Mode::Read);
     }
@@ -236,7 +236,7 @@ impl VdevTree {
             return;
         }
         let mut blocks: Vec<&mut Finished> = found.iter_mut().flatten().collect();
-        if (self.repairs).hold_back(blocks.iter_mut().map(|b| &mut b.rewrites)) {
+        if (self.held).hold_back(blocks.iter_mut().map(|b| &mut b.rewrites)) {
             return;
         }
         let mut by_leaf: Vec<(Arc<Vdev>, Vec<(usize, Rewrite)>)> = Vec::new();

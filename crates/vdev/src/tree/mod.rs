@@ -5,12 +5,14 @@
 
 pub(crate) mod abandon;
 pub(crate) mod edit;
+pub(crate) mod held;
 pub(crate) mod node;
 pub(crate) mod open;
 pub(crate) mod spec;
 pub(crate) mod state;
 
 use crate::copying::Copying;
+use crate::held::Held;
 use crate::keys;
 use crate::label::{self, LabelSet};
 use crate::map::Reflow;
@@ -41,6 +43,8 @@ pub struct VdevTree {
     /// Errors that no single device is to blame for.
     pub stats: Stats,
     pub(crate) read_only: AtomicBool,
+    /// See [`VdevTree::hold_repairs`].
+    pub(crate) held: Held,
     /// A resilver is under way; see [`VdevTree::set_resilvering`].
     resilvering: AtomicBool,
     /// Ranges that a rebuild copies.
@@ -69,6 +73,7 @@ impl VdevTree {
             tops: RwLock::new(Arc::new(tops)),
             stats: Stats::default(),
             read_only: AtomicBool::new(false),
+            held: Held::default(),
             resilvering: AtomicBool::new(false),
             copying: Copying::default(),
             repairs: Repairs::default(),

@@ -1,6 +1,6 @@
 //! Lives of a pool on [`FaultyDisks`]: work, a power cut, judgement, and again.
 //!
-//! 1. While writers, a load and an administrator ([`crate::administrator`]) are at work, the power is cut and the daemon
+//! 1. While writers, a load and an administrator (`administrator`) are at work, the power is cut and the daemon
 //!    killed. What `fsync` or a command acknowledged is recorded outside the pool. A log device comes and goes in every layout.
 //! 2. The stable images are walked by OpenZFS's `zdb -e -p -bcc` and by ours, with logs as the cut
 //!    left them.

@@ -403,9 +403,7 @@ fn mount_one(
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();
     // It may have been destroyed, or mounted by somebody else, in between.
-    let here = entry.pool.dsl.dataset(&ds.full_name());
-    let still = here.is_ok_and(|d| d.object() == ds.object());
-    if !still || is_in_place(entry, ds) || !may(entry, ds) {
+    if !is_there(entry, ds).map_err(errors::answer)? || is_in_place(entry, ds) || !may(entry, ds) {
         return Ok(false);
     }
     let temporary = temporary?;
@@ -693,7 +691,7 @@ impl<'a> Early<'a> {
     /// again meanwhile is among the latter.
     pub fn with(&mut self, later: Vec<Arc<Mounted>>) -> Vec<Arc<Mounted>> {
         let mut all = std::mem::take(&mut self.down);
-        all.retain(|m| later.iter().all(|l| l.object != m.object) && is_there(self.entry, &m.ds));
+        all.retain(|m| later.iter().all(|l| l.object != m.object) && can_come_back(self.entry, m));
         all.extend(later);
         all.sort_by_key(|m| m.sequence);
         all
@@ -707,9 +705,22 @@ impl<'a> Early<'a> {
 
 /// Whether a dataset that was found before the lock of names was taken has not been destroyed since. To mount or change one that
 /// was would stop the pool.
-pub fn is_there(entry: &PoolEntry, ds: &Dataset) -> bool {
-    let here = entry.pool.dsl.dataset(&ds.full_name());
-    here.is_ok_and(|d| d.object() == ds.object())
+///
+/// Errors: those of looking it up.
+pub fn is_there(entry: &PoolEntry, ds: &Dataset) -> Result<bool> {
+    match entry.pool.dsl.dataset(&ds.full_name()) {
+        Ok(here) => Ok(here.object() == ds.object()),
+        Err(e) if e.kind == Kind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// The same for a mount that is to be put back; what cannot be looked up stays unmounted, and the log says so.
+fn can_come_back(entry: &PoolEntry, m: &Mounted) -> bool {
+    is_there(entry, &m.ds).unwrap_or_else(|e| {
+        tracing::error!("{} is not mounted again: {e}", m.path.display());
+        false
+    })
 }
 
 impl Drop for Early<'_> {
@@ -722,7 +733,7 @@ impl Drop for Early<'_> {
         let Ok(_gate) = self.entry.pass() else { return };
         let _names = self.entry.names.write();
         self.down
-            .retain(|m| self.entry.mounted(m.object).is_none() && is_there(self.entry, &m.ds));
+            .retain(|m| self.entry.mounted(m.object).is_none() && can_come_back(self.entry, m));
         restore(self.admin, self.entry, &self.down);
     }
 }

@@ -470,19 +470,24 @@ fn apply(
     peer: Peer,
     entry: &Arc<PoolEntry>,
     name: &str,
-    mut changes: Vec<Change>,
+    found: Vec<Change>,
     (no_remount, early): (bool, &mut Early<'_>),
     command: String,
 ) -> Answer<Option<String>> {
-    let moves = changes.iter().any(|c| MOVES.iter().any(|p| c.has(p)));
+    let moves = found.iter().any(|c| MOVES.iter().any(|p| c.has(p)));
     let (_read, _write) = match moves && !no_remount {
         true => (None, Some(entry.names.write())),
         false => (Some(entry.names.read()), None),
     };
     crate::cancel::check()?;
     // What was destroyed since it was found is not there to be changed: a change of it would stop the pool half-way.
-    let asked = changes.len();
-    changes.retain(|c| mount::is_there(entry, &c.ds));
+    let asked = found.len();
+    let mut changes = Vec::with_capacity(asked);
+    for c in found {
+        if mount::is_there(entry, &c.ds).map_err(|e| datasets::plain(e, name))? {
+            changes.push(c);
+        }
+    }
     if changes.is_empty() && asked > 0 {
         return Err(ApiError::no_such_dataset(name));
     }

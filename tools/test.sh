@@ -112,6 +112,10 @@ fi
 echo "Summary:"
 printf '%s' "$summary" | sed '/^$/d'
 if [ $failed != 0 ]; then
+    # Last, for those who see only the end.
+    printf '%s' "$summary" | grep -E '^  [a-z]+ +FAILED'
+    [ ! -f "$logs/tests.log" ] ||
+        grep -aE '^(error: test failed|unfinished: |test .* \.\.\. FAILED)' "$logs/tests.log" | head -n 40 | sed 's/^/  /'
     echo "Something failed; the complete logs are in $logs."
     exit 1
 fi

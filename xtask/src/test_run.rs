@@ -9,7 +9,7 @@
 
 use rustix::process::{kill_process_group, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::Value;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -98,6 +98,8 @@ struct Outcome {
     failure: Option<String>,
     /// The last lines it wrote, if it failed without a summary of failures.
     last: String,
+    /// Tests that had run for a minute and did not end.
+    unfinished: Vec<String>,
 }
 
 /// `cargo xtask test [-p PACKAGE]... [--lanes N]`: builds the tests, runs them, prints their output and then a table of times.
@@ -115,6 +117,9 @@ pub fn run(root: &Path, args: &[&str]) -> Result<ExitCode, String> {
     print!("{}", table(&outcomes));
     let failed: Vec<&Outcome> = outcomes.iter().filter(|o| o.failure.is_some()).collect();
     for o in &failed {
+        for name in &o.unfinished {
+            println!("unfinished: {name}");
+        }
         let (rerun, why) = (o.job.selection(), o.failure.as_deref().unwrap_or_default());
         println!(
             "error: test failed, to rerun pass `{rerun}`: {why}\n{}",
@@ -303,7 +308,22 @@ fn run_one(job: Job, logs: &Path, programs: Option<&Path>, limit: Duration) -> O
         } else {
             String::new()
         },
+        unfinished: unfinished(&said),
     }
+}
+
+/// Tests that the test runner named as long ones and that have no result.
+fn unfinished(text: &str) -> Vec<String> {
+    let named = |end: &'static str| {
+        text.lines()
+            .filter_map(move |l| l.strip_prefix("test ")?.split_once(end))
+            .map(|(name, _)| name)
+    };
+    let ended: BTreeSet<&str> = named(" ... ").collect();
+    named(" has been running for over")
+        .filter(|name| !ended.contains(name))
+        .map(String::from)
+        .collect()
 }
 
 fn last_lines(text: &str, count: usize) -> String {
@@ -429,7 +449,16 @@ mod tests {
             cpu: 0.0,
             failure,
             last: String::new(),
+            unfinished: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_long_test_without_a_result_is_unfinished() {
+        let said = "test a ... ok\ntest b has been running for over 60 seconds\n\
+                    test c::d has been running for over 60 seconds\ntest b ... FAILED\n";
+        assert_eq!(unfinished(said), ["c::d"]);
+        assert!(unfinished("").is_empty());
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod mounts;
 mod parallel;
 pub mod pools;
 pub mod process;
+pub mod rations;
 pub mod registry;
 pub mod setters;
 mod streams;

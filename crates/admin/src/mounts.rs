@@ -273,8 +273,7 @@ impl Mounted {
         list.clone()
     }
 
-    /// Properties changed: what can follow at once does. Mount options of the kernel follow where
-    /// remounting is allowed.
+    /// Properties changed: what this process does itself follows at once. The kernel is told by [`Mounted::tell_kernel`].
     pub fn refresh(&self, pool: &Pool) -> Result<()> {
         let shared = !self.mount.is_fixed();
         let (p, options) = wanted(pool, self, &self.temporary(), shared)?;
@@ -283,6 +282,14 @@ impl Mounted {
         self.mount.withhold(programs, devices);
         self.follow(pool, p, !self.zfs().props().readonly);
         self.mount.follow_snapdir();
+        Ok(())
+    }
+
+    /// Mount options of the kernel follow changed properties where remounting is allowed. Its place is walked to: nobody
+    /// should wait for this with a lock of the pool.
+    pub fn tell_kernel(&self, pool: &Pool) -> Result<()> {
+        let shared = !self.mount.is_fixed();
+        let (_, options) = wanted(pool, self, &self.temporary(), shared)?;
         let mut told = self.options.acquire();
         if told.same_for_kernel(&options) {
             return Ok(());

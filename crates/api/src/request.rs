@@ -736,6 +736,24 @@ pub struct DeviceAttach {
     pub command: String,
 }
 
+impl Request {
+    /// Whether it lasts as long as its caller likes, or waits for somebody else. Of such requests a user may have as many as
+    /// connections.
+    pub fn may_last(&self) -> bool {
+        matches!(
+            self,
+            Request::Send(_)
+                | Request::Receive(_)
+                | Request::FileRead { .. }
+                | Request::Diff { .. }
+                | Request::PoolActivity { .. }
+                | Request::DatasetActivity { .. }
+                | Request::KeyLoad { .. }
+                | Request::KeyChange { .. }
+        )
+    }
+}
+
 /// What is wanted of a file or directory ([`Request::FileRead`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

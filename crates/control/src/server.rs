@@ -5,13 +5,14 @@ use api::{ApiError, Peer, Reply, Request};
 use base::sync::MutexExt;
 use base::Kind;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 /// Most connections served at a time. One more takes the place of one that is not asking anything.
 pub const MAX_CONNECTIONS: usize = 256;
@@ -19,6 +20,11 @@ pub const MAX_CONNECTIONS: usize = 256;
 const MAX_OF_STRANGERS: usize = 128;
 /// Most connections of one of them.
 const MAX_OF_STRANGER: usize = 32;
+/// Most requests of one of them that are carried out at a time, besides those that may last. Each takes 16 MiB of memory at
+/// most.
+const MAX_AT_WORK: usize = 4;
+/// A request waits this long for its turn.
+const TURN: Duration = Duration::from_secs(60);
 /// Most calls longer than [`wire::MAX_QUESTION`] at a time.
 const MAX_LONG: usize = 8;
 /// A call has to come within this time from its first byte on.
@@ -104,6 +110,10 @@ struct Room {
     /// Counts the moments in which a connection began to wait for a call.
     clock: AtomicU64,
     list: Mutex<Vec<Arc<Seat>>>,
+    /// How many requests of each stranger are carried out that do not last.
+    at_work: Mutex<BTreeMap<u32, usize>>,
+    /// One has ended.
+    done: Condvar,
 }
 
 struct Seat {
@@ -134,6 +144,8 @@ impl Room {
             own,
             clock: AtomicU64::new(0),
             list: Mutex::default(),
+            at_work: Mutex::default(),
+            done: Condvar::new(),
         }
     }
 
@@ -223,6 +235,56 @@ impl SeatGuard {
     }
 }
 
+/// A request that is carried out; the next one's turn comes when this is dropped.
+struct Turn<'a>(Option<(&'a Room, u32)>);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some((room, uid)) = self.0 else { return };
+        let mut at_work = room.at_work.acquire();
+        if let Some(n) = at_work.get_mut(&uid) {
+            *n -= 1;
+            if *n == 0 {
+                at_work.remove(&uid);
+            }
+        }
+        room.done.notify_all();
+    }
+}
+
+impl SeatGuard {
+    /// Waits until this connection's request may be carried out: a stranger's waits for others of the same user.
+    ///
+    /// Errors: the caller has gone away (`gone`), or has waited for `most`.
+    fn turn(&self, most: Duration, gone: &dyn Fn() -> bool) -> Result<Turn<'_>, ApiError> {
+        let (room, uid) = (&*self.room, self.seat.uid);
+        if !room.is_stranger(uid) {
+            return Ok(Turn(None));
+        }
+        let began = Instant::now();
+        let mut at_work = room.at_work.acquire();
+        loop {
+            let n = at_work.entry(uid).or_default();
+            if *n < MAX_AT_WORK {
+                *n += 1;
+                return Ok(Turn(Some((room, uid))));
+            }
+            if gone() {
+                return Err(ApiError::from(base::Error::from(Kind::Interrupted)));
+            }
+            if began.elapsed() >= most {
+                return Err(ApiError::sentence(
+                    Kind::Again,
+                    format!("the daemon carries out {MAX_AT_WORK} requests of yours already; try again when they have ended"),
+                ));
+            }
+            let look = Duration::from_millis(100);
+            let woken = room.done.wait_timeout(at_work, look);
+            at_work = woken.map_or_else(|e| e.into_inner().0, |(held, _)| held);
+        }
+    }
+}
+
 impl Drop for SeatGuard {
     fn drop(&mut self) {
         let mut list = self.room.list.acquire();
@@ -275,15 +337,23 @@ fn connection_loop(
         if !guard.serving() {
             return Ok(());
         }
-        let result = match wire::decode_call(&frame) {
-            Err(e) => Err(e),
-            Ok(call) => {
-                drop(frame);
+        let asked = wire::decode_call(&frame).and_then(|call| {
+            let turn = match call.request.may_last() {
+                true => Turn(None),
+                false => guard.turn(TURN, &|| has_gone(framed.stream()))?,
+            };
+            Ok((call, turn))
+        });
+        drop(frame);
+        // The turn lasts until the answer is out of memory.
+        let (result, _turn) = match asked {
+            Err(e) => (Err(e), None),
+            Ok((call, turn)) => {
                 let mut out = Out {
                     framed: &mut framed,
                     more: call.more,
                 };
-                catch_unwind(AssertUnwindSafe(|| {
+                let result = catch_unwind(AssertUnwindSafe(|| {
                     handler.handle(peer, call.request, &mut out)
                 }))
                 .unwrap_or_else(|_| {
@@ -291,7 +361,8 @@ fn connection_loop(
                         Kind::Io,
                         "internal error: the daemon failed to handle the request; see its log",
                     ))
-                })
+                });
+                (result, Some(turn))
             }
         };
         let answer = match &result {
@@ -413,6 +484,38 @@ mod tests {
         assert!(come(&room, 0).is_err());
         own.pop();
         come(&room, 0).unwrap();
+    }
+
+    #[test]
+    fn requests_of_a_stranger_take_turns() {
+        let room = Arc::new(Room::new(0));
+        let here = || false;
+        let all: Vec<_> = (0..=MAX_AT_WORK)
+            .map(|_| come(&room, 1000).unwrap().0)
+            .collect();
+        let mut turns: Vec<Turn> = all[1..]
+            .iter()
+            .map(|g| g.turn(Duration::ZERO, &here).ok().unwrap())
+            .collect();
+        let refused = |most, gone: &dyn Fn() -> bool| all[0].turn(most, gone).err().unwrap().code;
+        assert_eq!(refused(Duration::ZERO, &here), Kind::Again);
+        assert_eq!(
+            refused(Duration::from_secs(600), &|| true),
+            Kind::Interrupted
+        );
+        // Others do not wait for this user, and the owner for nobody.
+        let (other, owner) = (come(&room, 1001).unwrap().0, come(&room, 0).unwrap().0);
+        let _other = other.turn(Duration::ZERO, &here).ok().unwrap();
+        let owners: Vec<Turn> = (0..20)
+            .map(|_| owner.turn(Duration::ZERO, &here).ok().unwrap())
+            .collect();
+        std::thread::scope(|s| {
+            let waits = s.spawn(|| all[0].turn(Duration::from_secs(600), &here).is_ok());
+            turns.pop();
+            assert!(waits.join().unwrap());
+        });
+        drop((turns, owners, _other));
+        assert!(room.at_work.acquire().is_empty());
     }
 
     #[test]

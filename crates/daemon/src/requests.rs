@@ -11,7 +11,7 @@ use admin::datasets::{
     rights, send, set, snapshots, space,
 };
 use admin::pools::{self, damage, devices, import, scan, upgrade};
-use admin::{cancel, values, Admin, Answer, Door, Paths, Settings};
+use admin::{cancel, rations, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{io_text, Kind, Result};
 use control::{Handler, Sink};
@@ -643,7 +643,10 @@ impl Handler for Control {
         let owner = peer.uid == 0 || peer.uid == own;
         rights::with_groups(groups, || match owner {
             true => carried(),
-            false => rights::for_stranger(carried),
+            false => {
+                let user = control::accounts::account(peer.uid);
+                rations::with_ration_of(Some(user), || rights::for_stranger(carried))
+            }
         })
     }
 

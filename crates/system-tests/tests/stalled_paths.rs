@@ -117,6 +117,46 @@ fn a_stalled_mount_point_stops_its_own_mount_alone() {
     rig.stop();
 }
 
+#[test]
+fn what_moves_to_a_stalled_place_makes_nobody_wait() {
+    let Some((mut rig, mut stuck, stalled)) = begin("stalled-move") else {
+        return;
+    };
+    let at = stalled.path().join("dir").display().to_string();
+    rig.zfs(&["create", "-u", "tank/m"]);
+    rig.zfs(&["set", "-u", &format!("mountpoint={at}"), "tank/m"]);
+    rig.zfs(&["create", "tank/x"]);
+    let own = rig.mnt().join("own").display().to_string();
+    rig.zfs(&["create", "-o", &format!("mountpoint={own}"), "tank/m/z"]);
+    stalled.stall(&[Call::Lookup]);
+    let moves = [
+        ["rename", "tank/x", "tank/m/x"],
+        ["inherit", "mountpoint", "tank/m/z"],
+    ];
+    for (n, line) in moves.iter().enumerate() {
+        stuck
+            .0
+            .push(quiet(rig.command("zfs", line)).spawn().unwrap());
+        until("somebody waits", || stalled.is_waited_for());
+        others_go_on(&rig, n);
+        timed("the command itself", || {
+            stuck.0.last_mut().unwrap().wait().unwrap()
+        });
+        until("nobody waits", || !stalled.is_waited_for());
+    }
+    // Both have happened, and are mounted when the place answers.
+    stalled.go_on();
+    for name in ["tank/m/x", "tank/m/z"] {
+        until("the place answers again", || {
+            rig.try_run("zfs", &["mount", name]);
+            let mounts = rig.try_run("zfs", &["mount"]);
+            mounts.out.contains(&format!("{name} "))
+        });
+    }
+    rig.stop();
+    drop((stalled, stuck));
+}
+
 fn quiet(mut c: Command) -> Command {
     c.stdin(Stdio::null())
         .stdout(Stdio::null())

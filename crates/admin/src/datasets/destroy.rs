@@ -6,6 +6,7 @@ use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, mount, objsets, protect, Answer};
 use crate::errors;
 use crate::mounts::Mounted;
+use crate::rations::{self, Share};
 use crate::registry::{Admin, PoolEntry};
 use api::{ApiError, DatasetDestroy, DatasetKind, Destroyed, Peer};
 use base::mutation::{mutated, Mutation};
@@ -71,6 +72,7 @@ struct Plan<'a> {
     top: Option<&'a str>,
     dependents: bool,
     steps: Vec<Step>,
+    share: Share,
     seen: HashSet<u64>,
     /// Those whose dependents are being collected.
     open: HashSet<u64>,
@@ -186,6 +188,7 @@ impl Plan<'_> {
                     object,
                     snapshot: None,
                 });
+                self.share.take(rations::ITEM)?;
                 rights::bounded(self.steps.len())?;
             }
             return Ok(true);
@@ -276,6 +279,7 @@ impl Plan<'_> {
             object: e.object,
             snapshot: Some((head.clone(), e)),
         });
+        self.share.take(rations::ITEM)?;
         rights::bounded(self.steps.len())?;
         Ok(true)
     }
@@ -417,6 +421,7 @@ fn new_plan<'a>(
         top,
         dependents,
         steps: Vec::new(),
+        share: Share::new(),
         seen: HashSet::new(),
         open: HashSet::new(),
         circle: None,

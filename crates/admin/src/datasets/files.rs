@@ -14,6 +14,7 @@ use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, keys, Answer};
 use crate::errors;
 use crate::head;
+use crate::rations::Share;
 use crate::registry::{objset_type_in, Admin, PoolEntry};
 use crate::streams::Way;
 use api::{ApiError, FileWanted, Peer, Secret};
@@ -21,7 +22,7 @@ use base::{Kind, Result};
 use dsl::crypto::keyformat;
 use dsl::Dataset;
 use pool::Pool;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -67,17 +68,21 @@ struct View {
     /// Bytes of names in memory, and how many there may be.
     kept: Cell<usize>,
     most: usize,
+    /// The same, as part of what all requests of the user keep.
+    share: RefCell<Share>,
 }
 
 /// Names in memory, which count until this is dropped.
 struct Kept<'a> {
     count: &'a Cell<usize>,
+    share: &'a RefCell<Share>,
     bytes: usize,
 }
 
 impl Drop for Kept<'_> {
     fn drop(&mut self) {
         self.count.set(self.count.get() - self.bytes);
+        self.share.borrow_mut().give(self.bytes);
     }
 }
 
@@ -120,6 +125,7 @@ pub fn read_unimported(
         cred: Cred::root(),
         kept: Cell::default(),
         most: usize::MAX,
+        share: RefCell::default(),
     };
     write(&view, path, wanted, to)
 }
@@ -193,6 +199,7 @@ impl View {
         Ok(View {
             cred: rights::cred(peer),
             kept: Cell::default(),
+            share: RefCell::default(),
             most: match rights::is_owner(admin, peer) {
                 true => usize::MAX,
                 false => MOST_OF_USERS,
@@ -258,9 +265,11 @@ impl View {
             );
             return Err(base::Error::new(Kind::ArgTooBig, text));
         }
+        self.share.borrow_mut().take(bytes)?;
         self.kept.set(all);
         Ok(Kept {
             count: &self.kept,
+            share: &self.share,
             bytes,
         })
     }

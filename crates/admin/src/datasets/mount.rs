@@ -697,6 +697,11 @@ impl<'a> Early<'a> {
         all
     }
 
+    /// These are to be put back when this is dropped.
+    pub fn give_back(&mut self, down: Vec<Arc<Mounted>>) {
+        self.down = down;
+    }
+
     /// Whether a dataset was mounted.
     pub fn has(&self, object: u64) -> bool {
         self.down.iter().any(|m| m.object == object)
@@ -729,12 +734,9 @@ impl Drop for Early<'_> {
             return;
         }
         self.down.sort_by_key(|m| m.sequence);
-        // Where the pool has been exported there is nothing to be put back.
-        let Ok(_gate) = self.entry.pass() else { return };
-        let _names = self.entry.names.write();
-        self.down
-            .retain(|m| self.entry.mounted(m.object).is_none() && can_come_back(self.entry, m));
-        restore(self.admin, self.entry, &self.down);
+        for why in put_back(self.admin, self.entry, &self.down) {
+            tracing::error!("{why}");
+        }
     }
 }
 
@@ -777,11 +779,19 @@ pub fn restore(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]
     }
 }
 
-/// Puts mounts back where they were, the change having been made; returns what failed, in words.
+/// Puts mounts back where they were, as far as nobody has mounted or destroyed them since; returns what failed, in words. No lock
+/// of the pool may be held: places that do not answer are waited for.
 pub fn put_back(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>]) -> Vec<String> {
     let mut failed = Vec::new();
     for m in down {
-        if let Err(e) = m.mount_again(admin, entry) {
+        let reached = admin.door.reach(&m.path, m.root.as_deref(), m.user);
+        // Where the pool has been exported there is nothing to be put back.
+        let Ok(_gate) = entry.pass() else { break };
+        let _names = entry.names.write();
+        if is_in_place(entry, &m.ds) || !can_come_back(entry, m) {
+            continue;
+        }
+        if let Err(e) = reached.and_then(|()| m.mount_again(admin, entry)) {
             failed.push(e.to_string());
         }
     }
@@ -789,7 +799,7 @@ pub fn put_back(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, down: &[Arc<Mounted>
 }
 
 /// Mounts after a change: what was mounted before, at its new place, and `up` if it is to be
-/// mounted. Parents first. Returns what failed.
+/// mounted. Parents first. Returns what failed. No lock of the pool may be held: places that do not answer are waited for.
 pub fn put_up(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
@@ -812,24 +822,44 @@ pub fn put_up(
     });
     let new = up.into_iter().map(|ds| (ds, false, user, options.clone()));
     for (ds, was, user, options) in old.chain(new) {
-        let place = (|| {
-            let can = values::number(&ds, "canmount", &[])?;
-            if can == 0 || (can != 1 && !was) {
-                return Ok(None);
-            }
-            admin.mountpoint(entry, &ds)
-        })();
-        match place {
-            Ok(Some(place)) => todo.push((place.path, ds, user, options)),
+        match place_then(admin, entry, &ds, was) {
+            Ok(Some(path)) => todo.push((path, ds, was, user, options)),
             Ok(None) => {}
             Err(e) => failed.push((ds.full_name(), e)),
         }
     }
     todo.sort_by(|a, b| a.0.cmp(&b.0));
-    for (_, ds, user, options) in todo {
-        if let Err(e) = admin.mount_default(entry, &ds, options, false, user) {
+    for (path, ds, was, user, options) in todo {
+        let reached = admin.door.reach(&path, entry.altroot.as_deref(), user);
+        let mounted = reached.and_then(|()| {
+            let _gate = entry.pass()?;
+            let _names = entry.names.write();
+            // Somebody may have destroyed, mounted or changed it since.
+            let still = is_there(entry, &ds)?
+                && !is_in_place(entry, &ds)
+                && place_then(admin, entry, &ds, was)?.is_some();
+            match still {
+                true => admin.mount_default(entry, &ds, options, false, user),
+                false => Ok(false),
+            }
+        });
+        if let Err(e) = mounted {
             failed.push((ds.full_name(), e));
         }
     }
     failed
+}
+
+/// Where a dataset is mounted after a change, if it is: one that `was` mounted comes back with `canmount=noauto`, too.
+fn place_then(
+    admin: &Admin,
+    entry: &PoolEntry,
+    ds: &Arc<Dataset>,
+    was: bool,
+) -> Result<Option<std::path::PathBuf>> {
+    let can = values::number(ds, "canmount", &[])?;
+    if can == 0 || (can != 1 && !was) {
+        return Ok(None);
+    }
+    Ok(admin.mountpoint(entry, ds)?.map(|p| p.path))
 }

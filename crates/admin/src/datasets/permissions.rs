@@ -171,8 +171,8 @@ pub fn allow(
 ) -> Answer<()> {
     let list = entries(list, false)?;
     let entry = datasets::entry_of(admin, name)?;
-    let _gate = entry.gate.acquire_read();
-    let _names = entry.names.write();
+    let gate = entry.gate.acquire_read();
+    let names = entry.names.write();
     let ds = target(admin, &entry, peer, name)?;
     if !rights::is_owner(admin, peer) {
         for p in list.iter().flat_map(|e| &e.permissions) {
@@ -192,7 +192,9 @@ pub fn allow(
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;
-    follow(&entry, name);
+    let changed = follow(&entry, name);
+    drop((names, gate));
+    set::tell_kernel(&entry, &changed);
     Ok(())
 }
 
@@ -207,8 +209,8 @@ pub fn unallow(
 ) -> Answer<()> {
     let list = entries(list, true)?;
     let entry = datasets::entry_of(admin, name)?;
-    let _gate = entry.gate.acquire_read();
-    let _names = entry.names.write();
+    let gate = entry.gate.acquire_read();
+    let names = entry.names.write();
     let top = target(admin, &entry, peer, name)?;
     let all = match recursive {
         true => datasets::subtree(&top.dir()).map_err(|e| datasets::plain(e, name))?,
@@ -233,14 +235,16 @@ pub fn unallow(
             pool.log_in(tx, &command, uid)
         })
         .map_err(|e| datasets::plain(e, name))?;
-    follow(&entry, name);
+    let changed = follow(&entry, name);
+    drop((names, gate));
+    set::tell_kernel(&entry, &changed);
     Ok(())
 }
 
 /// Mounts follow permissions: what others than the owner may put files into is mounted without set-user-id programs and
-/// devices ([`crate::setters`]).
-fn follow(entry: &PoolEntry, name: &str) {
-    if let Ok(ds) = datasets::find_anyway(entry, name) {
-        set::refresh(entry, &[ds]);
-    }
+/// devices ([`crate::setters`]). Returns what the kernel is to be told of.
+fn follow(entry: &PoolEntry, name: &str) -> Vec<Arc<Dataset>> {
+    let changed: Vec<_> = datasets::find_anyway(entry, name).into_iter().collect();
+    set::refresh(entry, &changed);
+    changed
 }

@@ -56,9 +56,9 @@ pub fn rename(
             }
         })?,
     };
-    let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+    let gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
     datasets::need_writable(&entry)?;
-    let _names = entry.names.write_unless_cancelled()?;
+    let names = entry.names.write_unless_cancelled()?;
     // The source is looked for first.
     let ds = datasets::find(&entry, from)?;
     check_names(from, to)?;
@@ -99,20 +99,22 @@ pub fn rename(
         pool.log_in(tx, &command, uid)
     });
     if let Err(e) = done {
-        mount::restore(admin, &entry, &down);
+        early.give_back(down);
         return Err(datasets::plain(e, from));
     }
     // Where it is now, others may have permissions; what stays mounted follows.
     set::refresh(&entry, std::slice::from_ref(&ds));
+    drop((names, gate));
+    set::tell_kernel(&entry, std::slice::from_ref(&ds));
     let mut failed = Vec::new();
     if !moves {
         failed.push(format!(
             "what is mounted of '{to}' stays where it is: not all of it is yours to unmount"
         ));
     }
+    // Each by itself: one that cannot be mounted does not keep the others from it.
     for name in &above.missing {
-        let new = datasets::find_anyway(&entry, name)?;
-        if let Err(e) = mount::mount_new(admin, &entry, &new, peer) {
+        if let Err(e) = mount::mount_made(admin, &entry, std::slice::from_ref(name), peer) {
             failed.push(e.to_string());
         }
     }

@@ -4,6 +4,7 @@ use crate::datasets::mount::{self, Early, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
 use crate::datasets::{self, quota, version, volumes, Answer};
+use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::setters;
 use crate::{errors, values};
@@ -132,7 +133,7 @@ pub fn set(
         })?,
         false => Early::none(admin, &entry),
     };
-    let _gate = entry.gate.acquire_read();
+    let gate = entry.gate.acquire_read();
     datasets::need_writable(&entry)?;
     let ds = datasets::find(&entry, dataset)?;
     let kind = datasets::kind_of(&entry, &ds);
@@ -162,20 +163,35 @@ pub fn set(
         list,
     };
     let how = (no_remount, &mut early);
-    let left = apply(admin, peer, &entry, dataset, vec![change], how, command)?;
-    if quotas.is_empty() {
-        return Ok(left);
-    }
+    let applied = apply(admin, peer, &entry, dataset, vec![change], how, command)?;
+    let stored = match quotas.is_empty() {
+        true => Ok(()),
+        false => store_quotas(admin, peer, &entry, (dataset, &ds), props, &quotas),
+    };
+    drop(gate);
+    // What has been taken down comes back whatever became of quotas.
+    let left = applied.mount(admin, &entry, peer);
+    stored?;
+    left
+}
+
+/// Stores the quotas among `props`. Permissions may have changed since they were asked, and do so under the lock of names only.
+fn store_quotas(
+    admin: &Admin,
+    peer: Peer,
+    entry: &PoolEntry,
+    (name, ds): (&str, &Arc<Dataset>),
+    props: &api::Props,
+    quotas: &[quota::Quota],
+) -> Answer<()> {
     let _names = entry.names.write();
-    // Permissions may have changed since, and do so under this lock only.
-    for (name, _) in props {
-        rights::require_named(admin, &entry, peer, rights::of_property(name), &ds)?;
+    for (prop, _) in props {
+        rights::require_named(admin, entry, peer, rights::of_property(prop), ds)?;
     }
-    datasets::find_anyway(&entry, dataset).and_then(|now| match now.object() == ds.object() {
-        true => quota::store(&entry, &ds, &quotas).map_err(|e| datasets::plain(e, dataset)),
-        false => Err(ApiError::no_such_dataset(dataset)),
-    })?;
-    Ok(left)
+    datasets::find_anyway(entry, name).and_then(|now| match now.object() == ds.object() {
+        true => quota::store(entry, ds, quotas).map_err(|e| datasets::plain(e, name)),
+        false => Err(ApiError::no_such_dataset(name)),
+    })
 }
 
 /// What [`set`] changes, as far as mounts may move for it; everything that would refuse it was asked.
@@ -363,9 +379,11 @@ pub fn inherit(
         true => take_down_early(admin, peer, &entry, changes)?,
         false => Early::none(admin, &entry),
     };
-    let _gate = entry.gate.acquire_read();
+    let gate = entry.gate.acquire_read();
     let how = (false, &mut early);
-    apply(admin, peer, &entry, dataset, changes()?, how, command)
+    let applied = apply(admin, peer, &entry, dataset, changes()?, how, command)?;
+    drop(gate);
+    applied.mount(admin, &entry, peer)
 }
 
 /// What [`inherit`] changes.
@@ -462,9 +480,40 @@ fn to_inherit(
     Ok(changes)
 }
 
-/// Stores checked changes in one txg, with everything that follows from them: mounts that move,
-/// mounted file systems that behave differently. `name` is the dataset the command names. Returns what was left as it is, in
-/// words.
+/// What is to be done behind [`apply`] with no lock of the pool held.
+struct Applied {
+    changed: Vec<Arc<Dataset>>,
+    down: Vec<Arc<Mounted>>,
+    up: Vec<Arc<Dataset>>,
+    /// What is mounted stays where it is, as it is not all the caller's to unmount.
+    stays: bool,
+}
+
+impl Applied {
+    /// Mounts what is to be mounted, and tells the kernel. Returns what was left as it is, in words.
+    fn mount(
+        self,
+        admin: &Arc<Admin>,
+        entry: &Arc<PoolEntry>,
+        peer: Peer,
+    ) -> Answer<Option<String>> {
+        let failed = mount::put_up(admin, entry, self.down, self.up, peer);
+        tell_kernel(entry, &self.changed);
+        if failed.is_empty() {
+            return Ok(self.stays.then(|| STAYS.into()));
+        }
+        let code = failed.first().map_or(Kind::Io, |(_, e)| e.kind);
+        let mut e =
+            ApiError::sentence(code, "property may be set but unable to remount filesystem");
+        for (_, why) in failed {
+            e = e.detail(why.to_string());
+        }
+        Err(e)
+    }
+}
+
+/// Stores checked changes in one txg; mounted file systems behave differently from then on, and those that move have been taken
+/// down. `name` is the dataset the command names.
 fn apply(
     admin: &Arc<Admin>,
     peer: Peer,
@@ -473,7 +522,7 @@ fn apply(
     found: Vec<Change>,
     (no_remount, early): (bool, &mut Early<'_>),
     command: String,
-) -> Answer<Option<String>> {
+) -> Answer<Applied> {
     let moves = found.iter().any(|c| MOVES.iter().any(|p| c.has(p)));
     let (_read, _write) = match moves && !no_remount {
         true => (None, Some(entry.names.write())),
@@ -520,20 +569,16 @@ fn apply(
         pool.log_in(tx, &command, uid)
     });
     if let Err(e) = stored {
-        mount::restore(admin, entry, &down);
+        early.give_back(down);
         return Err(datasets::plain(e, name));
     }
-    let failed = mount::put_up(admin, entry, down, plan.up, peer);
     refresh(entry, &changed);
-    if failed.is_empty() {
-        return Ok(stays.then(|| STAYS.into()));
-    }
-    let code = failed.first().map_or(Kind::Io, |(_, e)| e.kind);
-    let mut e = ApiError::sentence(code, "property may be set but unable to remount filesystem");
-    for (_, why) in failed {
-        e = e.detail(why.to_string());
-    }
-    Err(e)
+    Ok(Applied {
+        changed,
+        down,
+        up: plan.up,
+        stays,
+    })
 }
 
 /// Which mounts have to move on account of changes.
@@ -655,8 +700,24 @@ fn heirs(
     Ok(out)
 }
 
-/// Mounted file systems and open object sets follow changed properties.
+/// Mounted file systems and open object sets follow changed properties, all but what the kernel does: see [`tell_kernel`].
 pub fn refresh(entry: &PoolEntry, changed: &[Arc<Dataset>]) {
+    for_mounts(entry, changed, |m| {
+        entry
+            .pool
+            .refresh_policy(&m.ds)
+            .and_then(|()| m.refresh(&entry.pool))
+    });
+}
+
+/// The kernel's mounts follow changed properties. Behind [`refresh`]; mount points are walked to, so that best no lock of the pool
+/// is held.
+pub fn tell_kernel(entry: &PoolEntry, changed: &[Arc<Dataset>]) {
+    // The engine itself follows; only what the kernel checks in addition may not.
+    for_mounts(entry, changed, |m| m.tell_kernel(&entry.pool));
+}
+
+fn for_mounts(entry: &PoolEntry, changed: &[Arc<Dataset>], work: impl Fn(&Mounted) -> Result<()>) {
     let tops: Vec<String> = changed
         .iter()
         .filter(|ds| !ds.is_snapshot())
@@ -670,12 +731,7 @@ pub fn refresh(entry: &PoolEntry, changed: &[Arc<Dataset>]) {
         if !tops.iter().any(|t| datasets::is_below(&name, t)) {
             continue;
         }
-        let r = entry
-            .pool
-            .refresh_policy(&m.ds)
-            .and_then(|()| m.refresh(&entry.pool));
-        if let Err(e) = r {
-            // The engine itself follows; only what the kernel checks in addition does not.
+        if let Err(e) = work(&m) {
             tracing::warn!("{name}: {e}");
         }
     }

@@ -4,6 +4,7 @@ use crate::datasets::create::{self, NewFs};
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, destroy, mount, protect, set, Answer};
 use crate::errors;
+use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::setters;
 use api::{
@@ -347,16 +348,29 @@ fn listed(lines: &[String]) -> String {
 pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<String>> {
     let (fs, short) = split(&r.snapshot)?;
     let entry = datasets::entry_of(admin, &r.snapshot)?;
+    let inside = roll_back(admin, peer, &entry, r, (fs, short))?;
+    let failed = mount::put_back(admin, &entry, &inside);
+    Ok((!failed.is_empty()).then(|| failed.join("\n")))
+}
+
+/// Returns what was mounted inside and no longer is.
+fn roll_back(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    entry: &Arc<PoolEntry>,
+    r: &Rollback,
+    (fs, short): (&str, &str),
+) -> Answer<Vec<Arc<Mounted>>> {
     let _gate = entry.gate.acquire_read();
-    datasets::need_writable(&entry)?;
+    datasets::need_writable(entry)?;
     let _names = entry.names.write();
     crate::cancel::check()?;
     let plain = |e| datasets::plain(e, fs);
-    let snap = datasets::find(&entry, &r.snapshot)?;
-    let head = datasets::find(&entry, fs)?;
-    rights::require(admin, &entry, peer, Action::Rollback, &head)?;
-    let in_way = younger(&entry, &head, &snap).map_err(plain)?;
-    refuse(&entry, &in_way, &head, r)?;
+    let snap = datasets::find(entry, &r.snapshot)?;
+    let head = datasets::find(entry, fs)?;
+    rights::require(admin, entry, peer, Action::Rollback, &head)?;
+    let in_way = younger(entry, &head, &snap).map_err(plain)?;
+    refuse(entry, &in_way, &head, r)?;
     let load = |e: &SnapshotEntry| head.named_snapshot(e).map_err(plain);
     if !r.protected {
         let names: Vec<String> = in_way
@@ -371,17 +385,17 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     }
     entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
     let doomed = in_way.snapshots.iter().map(load);
-    rights::require_each(admin, &entry, peer, Action::Destroy, doomed)?;
+    rights::require_each(admin, entry, peer, Action::Destroy, doomed)?;
     if !in_way.bookmarks.is_empty() {
-        rights::require(admin, &entry, peer, Action::DestroyBookmark, &head)?;
+        rights::require(admin, entry, peer, Action::DestroyBookmark, &head)?;
     }
     if let Some(why) = entry.pool.suspended() {
         return Err(plain(why));
     }
-    let back = || go_back(admin, &entry, peer, r, (&head, short), &in_way);
+    let back = || go_back(admin, entry, peer, r, (&head, short), &in_way);
     let Some(mounted) = entry.mounted(head.object()) else {
         back()?;
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let mut inside = entry.all_mounts();
     inside.retain(|m| m.object != mounted.object && m.path.starts_with(&mounted.path));
@@ -389,8 +403,7 @@ pub fn rollback(admin: &Arc<Admin>, peer: Peer, r: &Rollback) -> Answer<Option<S
     mounted.replace(back)?;
     // The kernel lets go of what was mounted on a directory that is no longer there.
     inside.retain(|m| !m.is_in_place());
-    let failed = mount::put_back(admin, &entry, &inside);
-    Ok((!failed.is_empty()).then(|| failed.join("\n")))
+    Ok(inside)
 }
 
 /// Says what is younger than the snapshot and is not to be destroyed.

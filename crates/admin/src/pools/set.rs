@@ -159,9 +159,12 @@ pub fn set(admin: &Arc<Admin>, peer: Peer, name: &str, list: &Props, command: &s
     }
     if list.iter().any(|(prop, _)| prop == "delegation") {
         // Mounts depend on whether permissions count.
-        let _names = entry.names.write();
-        let root = entry.pool.dsl.root_dataset().map_err(answer)?;
-        crate::datasets::set::refresh(&entry, &[root]);
+        let root = [entry.pool.dsl.root_dataset().map_err(answer)?];
+        {
+            let _names = entry.names.write();
+            crate::datasets::set::refresh(&entry, &root);
+        }
+        crate::datasets::set::tell_kernel(&entry, &root);
     }
     admin.update_cache(&entry);
     Ok(())

@@ -709,8 +709,8 @@ fn finish(
     filled: &Filled<'_>,
 ) -> Answer<()> {
     // A forced export holds the gate while it waits for this stream to end.
-    let _gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
-    let _names = entry.names.write();
+    let gate = entry.pass_unless_cancelled().map_err(errors::answer)?;
+    let names = entry.names.write();
     still_permitted(run, entry, begin, target, filled)?;
     let head = target.head.as_ref().unwrap_or(filled.ds).clone();
     // It keeps its name while a stream fills it; whatever happened, what is said and stored is about this one.
@@ -743,7 +743,9 @@ fn finish(
     if target.head.is_none() {
         run.new.push((name, Some(head.object())));
     }
-    set::refresh(entry, &[head]);
+    set::refresh(entry, std::slice::from_ref(&head));
+    drop((names, gate));
+    set::tell_kernel(entry, &[head]);
     Ok(())
 }
 

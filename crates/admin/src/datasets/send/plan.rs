@@ -4,6 +4,7 @@ use super::package;
 use super::words::{failure, refusal};
 use crate::datasets::{self, rights, Answer};
 use crate::errors;
+use crate::rations::{self, Share};
 use crate::registry::PoolEntry;
 use api::{ApiError, Send};
 use base::{Kind, Result, Txg};
@@ -72,6 +73,8 @@ pub struct Plan {
     pub failed: bool,
     /// What the resume token says.
     pub token: String,
+    /// What it takes of its user's ration.
+    pub share: Share,
 }
 
 impl Plan {
@@ -85,6 +88,7 @@ impl Plan {
             warnings: Vec::new(),
             failed: false,
             token: String::new(),
+            share: Share::new(),
         }
     }
 
@@ -316,6 +320,8 @@ fn several(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
             let snapshots = head.snapshot_list().map_err(|e| failure(&r.target, e))?;
             all += snapshots.len();
             rights::bounded(all).map_err(errors::answer)?;
+            let taken = plan.share.take((snapshots.len() + 1) * rations::ITEM);
+            taken.map_err(errors::answer)?;
         }
     }
     let wants = r.replicate || r.props || r.backup || r.holds;

@@ -498,10 +498,10 @@ mod tests {
             .map(|g| g.turn(Duration::ZERO, &here).ok().unwrap())
             .collect();
         let refused = |most, gone: &dyn Fn() -> bool| all[0].turn(most, gone).err().unwrap().code;
-        assert_eq!(refused(Duration::ZERO, &here), Kind::Again);
+        assert_eq!(refused(Duration::ZERO, &here), Kind::Again.errno());
         assert_eq!(
             refused(Duration::from_secs(600), &|| true),
-            Kind::Interrupted
+            Kind::Interrupted.errno()
         );
         // Others do not wait for this user, and the owner for nobody.
         let (other, owner) = (come(&room, 1001).unwrap().0, come(&room, 0).unwrap().0);

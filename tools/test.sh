@@ -104,6 +104,7 @@ if [ -f "$logs/tests.log" ]; then
     note "$(grep 's of processor time in' "$logs/tests.log" | sed 's/^/  tests: /')"
     fixtures=$(run testkit fixtures 2>/dev/null | wc -l)
     note "  pools made by OpenZFS that were used: $fixtures (crates/testkit/fixtures/README.md)"
+    note "$(grep -aE '^(hung|unfinished): ' "$logs/tests.log" | sed 's/^/  /')"
     skipped=$(grep -aoE '^skipped: .*' "$logs/tests.log" | sort | uniq -c | head -n 20)
     [ -z "$skipped" ] || note "  skipped on this machine:
 $skipped"
@@ -115,7 +116,7 @@ if [ $failed != 0 ]; then
     # Last, for those who see only the end.
     printf '%s' "$summary" | grep -E '^  [a-z]+ +FAILED'
     [ ! -f "$logs/tests.log" ] ||
-        grep -aE '^(error: test failed|unfinished: |test .* \.\.\. FAILED)' "$logs/tests.log" | head -n 40 | sed 's/^/  /'
+        grep -aE '^(error: test failed|hung: |unfinished: |test .* \.\.\. FAILED)' "$logs/tests.log" | head -n 40 | sed 's/^/  /'
     echo "Something failed; the complete logs are in $logs."
     exit 1
 fi

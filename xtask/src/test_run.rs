@@ -5,7 +5,9 @@
 //!
 //! 1. Of the binaries that look at the whole machine, as those of `system-tests` do, only one runs at a time.
 //! 2. Every binary runs once. Its output is printed in one piece when it has ended.
-//! 3. A binary that fails, is killed, or does not end within [`LIMIT`] makes the run fail and is named at the end.
+//! 3. A binary that fails or is killed makes the run fail and is named at the end.
+//! 4. One that does not end within [`LIMIT`] is killed, and runs once more, alone, when all others have ended: the run fails if that fails. What
+//!    its threads waited for is printed, and it is named at the end (`hung:`), also if the second run passed.
 
 use rustix::process::{kill_process_group, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::Value;
@@ -17,9 +19,9 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A binary that runs for longer hangs: it is killed with the processes it started, and counts as failed. The longest
-/// takes two fifths of this on two processors that do nothing else.
-const LIMIT: Duration = Duration::from_secs(900);
+/// A binary that runs for longer hangs: it is killed with the processes it started. The longest takes a third of this on two
+/// processors that do nothing else.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A killed binary that is still there after this waits in the kernel for something that does not come. The run goes on
 /// without it.
@@ -100,6 +102,7 @@ struct Outcome {
     last: String,
     /// Tests that had run for a minute and did not end.
     unfinished: Vec<String>,
+    hung: bool,
 }
 
 /// `cargo xtask test [-p PACKAGE]... [--lanes N]`: builds the tests, runs them, prints their output and then a table of times.
@@ -111,15 +114,19 @@ pub fn run(root: &Path, args: &[&str]) -> Result<ExitCode, String> {
     }
     let logs = root.join("target/test-logs/binaries");
     std::fs::create_dir_all(&logs).map_err(|e| format!("cannot make {}: {e}", logs.display()))?;
-    let outcomes = in_lanes(jobs, lanes, |job| {
+    let mut outcomes = in_lanes(jobs, lanes, |job| {
         run_one(job, &logs, programs.as_deref(), LIMIT)
     });
-    print!("{}", table(&outcomes));
-    let failed: Vec<&Outcome> = outcomes.iter().filter(|o| o.failure.is_some()).collect();
-    for o in &failed {
+    for o in outcomes.iter_mut().filter(|o| o.hung) {
+        println!("hung: {}", o.job.selection());
         for name in &o.unfinished {
             println!("unfinished: {name}");
         }
+        *o = run_one(o.job.clone(), &logs, programs.as_deref(), LIMIT);
+    }
+    print!("{}", table(&outcomes));
+    let failed: Vec<&Outcome> = outcomes.iter().filter(|o| o.failure.is_some()).collect();
+    for o in &failed {
         let (rerun, why) = (o.job.selection(), o.failure.as_deref().unwrap_or_default());
         println!(
             "error: test failed, to rerun pass `{rerun}`: {why}\n{}",
@@ -280,10 +287,12 @@ fn run_one(job: Job, logs: &Path, programs: Option<&Path>, limit: Duration) -> O
     let log = logs.join(format!("{}.{}.{}.log", job.package, job.target, job.kind));
     let started = Instant::now();
     let ran = start(&job, &log, programs).and_then(|child| wait(child, limit));
+    let mut waits = None;
     let (cpu, failure) = match ran {
         Ok((cpu, Ended::With(status))) if status.success() => (cpu, None),
         Ok((cpu, Ended::With(status))) => (cpu, Some(status.to_string())),
-        Ok((cpu, Ended::Never)) => {
+        Ok((cpu, Ended::Never(why))) => {
+            waits = Some(why);
             let after = limit.as_secs();
             (
                 cpu,
@@ -296,7 +305,8 @@ fn run_one(job: Job, logs: &Path, programs: Option<&Path>, limit: Duration) -> O
     let said = String::from_utf8_lossy(&said);
     // The first line as cargo writes it. In one call, so that the other lanes' output does not come between.
     let (selection, program) = (job.selection(), job.program.display());
-    print!("     Running {selection} ({program})\n{said}");
+    let waited = waits.as_deref().unwrap_or_default();
+    print!("     Running {selection} ({program})\n{said}{waited}");
     let unsaid = failure.is_some() && !said.contains("\nfailures:");
     Outcome {
         job,
@@ -309,6 +319,7 @@ fn run_one(job: Job, logs: &Path, programs: Option<&Path>, limit: Duration) -> O
             String::new()
         },
         unfinished: unfinished(&said),
+        hung: waits.is_some(),
     }
 }
 
@@ -358,8 +369,33 @@ fn start(job: &Job, log: &Path, programs: Option<&Path>) -> Result<Child, String
 
 enum Ended {
     With(ExitStatus),
-    /// It was killed.
-    Never,
+    /// It was killed. What its threads and those of its children waited for, a line each.
+    Never(String),
+}
+
+/// What threads of a process and of its children wait for in the kernel. Only files of `/proc` that never wait for the process itself
+/// are read.
+fn waits(process: &str, deep: usize) -> String {
+    let mut out = String::new();
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(task.path().join(name));
+            text.unwrap_or_default().trim().replace('\n', " < ")
+        };
+        let (name, call, stack) = (read("comm"), read("syscall"), read("stack"));
+        let thread = task.file_name();
+        out += &format!(
+            "waits: {process}/{} {name}: {call}: {stack}\n",
+            thread.to_string_lossy()
+        );
+        for child in read("children").split(' ').filter(|c| !c.is_empty()) {
+            if deep > 0 {
+                out += &waits(child, deep - 1);
+            }
+        }
+    }
+    out
 }
 
 /// Waits for a child that leads a process group. Gives the seconds of processor time that it and the processes it waited
@@ -368,29 +404,31 @@ fn wait(mut child: Child, limit: Duration) -> Result<(f64, Ended), String> {
     let started = Instant::now();
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let id = id.ok_or("a process without a number")?;
-    let mut killed: Option<Instant> = None;
+    let mut killed: Option<(Instant, String)> = None;
     // It stays a zombie, whose times can be read, until `child.wait`.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     while waitid(WaitId::Pid(id), how)
         .map_err(|e| format!("cannot wait: {e}"))?
         .is_none()
     {
-        match killed {
+        match &killed {
             None if started.elapsed() > limit => {
-                killed = Some(Instant::now());
+                let why = waits(&child.id().to_string(), 5);
+                killed = Some((Instant::now(), why));
                 kill_process_group(id, Signal::KILL).map_err(|e| format!("cannot kill it: {e}"))?;
             }
-            Some(at) if at.elapsed() > GIVEN_UP => return Ok((0.0, Ended::Never)),
+            Some((at, why)) if at.elapsed() > GIVEN_UP => {
+                return Ok((0.0, Ended::Never(why.clone())))
+            }
             _ => {}
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let status = child.wait().map_err(|e| format!("cannot wait: {e}"))?;
-    let ended = if killed.is_some() {
-        Ended::Never
-    } else {
-        Ended::With(status)
+    let ended = match killed {
+        Some((_, why)) => Ended::Never(why),
+        None => Ended::With(status),
     };
     Ok((cpu_seconds(&stat), ended))
 }
@@ -450,6 +488,7 @@ mod tests {
             failure,
             last: String::new(),
             unfinished: Vec::new(),
+            hung: false,
         }
     }
 
@@ -544,7 +583,11 @@ mod tests {
             .read_line(&mut its_own)
             .unwrap();
         let (_, ended) = wait(hangs, Duration::ZERO).unwrap();
-        assert!(matches!(ended, Ended::Never));
+        let Ended::Never(why) = ended else {
+            panic!("it was not killed");
+        };
+        // The shell and what it has started.
+        assert!(why.lines().count() >= 2 && why.contains("sleep"), "{why}");
         // Nobody may have waited for it yet.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", its_own.trim()));
         let state = stat.unwrap_or_default();

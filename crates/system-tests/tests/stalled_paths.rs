@@ -128,12 +128,12 @@ fn what_moves_to_a_stalled_place_makes_nobody_wait() {
     rig.zfs(&["create", "tank/x"]);
     let own = rig.mnt().join("own").display().to_string();
     rig.zfs(&["create", "-o", &format!("mountpoint={own}"), "tank/m/z"]);
-    stalled.stall(&[Call::Lookup]);
     let moves = [
         ["rename", "tank/x", "tank/m/x"],
         ["inherit", "mountpoint", "tank/m/z"],
     ];
     for (n, line) in moves.iter().enumerate() {
+        stalled.stall(&[Call::Lookup]);
         stuck
             .0
             .push(quiet(rig.command("zfs", line)).spawn().unwrap());
@@ -142,16 +142,14 @@ fn what_moves_to_a_stalled_place_makes_nobody_wait() {
         timed("the command itself", || {
             stuck.0.last_mut().unwrap().wait().unwrap()
         });
+        stalled.go_on();
         until("nobody waits", || !stalled.is_waited_for());
     }
-    // Both have happened, and are mounted when the place answers.
-    stalled.go_on();
-    for name in ["tank/m/x", "tank/m/z"] {
-        until("the place answers again", || {
-            rig.try_run("zfs", &["mount", name]);
-            let mounts = rig.try_run("zfs", &["mount"]);
-            mounts.out.contains(&format!("{name} "))
-        });
+    // Both have happened.
+    for name in ["x", "z"] {
+        let get = ["get", "-H", "-o", "value", "mountpoint"];
+        let place = rig.zfs(&[&get[..], &[&format!("tank/m/{name}")]].concat());
+        assert_eq!(place.trim(), format!("{at}/{name}"));
     }
     rig.stop();
     drop((stalled, stuck));

@@ -361,7 +361,7 @@ fn memory_of_strangers() {
         ("SnapshotCreate", format!("{{\"names\":[{}]}}", many("p@n", 7000))),
         ("HoldAdd", format!("{{\"tag\":\"t\",\"snapshots\":[{}]}}", many("p@s", 5000))),
     ];
-    let speak = |method: &str, parameters: &str| {
+    let asks = |method: &str, parameters: &str, file: &str| {
         let frame = format!(
             "{{\"method\":\"org.zfsfuse.control1.{method}\",\"parameters\":{parameters},\"more\":true}}\0"
         );
@@ -369,20 +369,26 @@ fn memory_of_strangers() {
             frame.len() < 64 << 10,
             "{method}: it would be refused for its length"
         );
-        let file = rig.path().join("speak");
+        let file = rig.path().join(file);
         fs::write(&file, frame).unwrap();
         let mut c = rig.command_as(
             Some(NOBODY),
             "speaker",
             &["--exact", "speaker", "--nocapture", "--test-threads=1"],
         );
-        let out = c.env("ZT_SPEAK_TO", rig.socket()).env("ZT_SPEAK", file);
-        let out = out.output().unwrap();
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        c.env("ZT_SPEAK_TO", rig.socket()).env("ZT_SPEAK", file);
+        c
+    };
+    let answer = |method: &str, out: &[u8]| -> u64 {
+        let text = String::from_utf8_lossy(out).into_owned();
         let said = text
             .lines()
             .find_map(|l| l.split_once("answer: ")?.1.split(' ').next()?.parse().ok());
         said.unwrap_or_else(|| panic!("{method}: {text}"))
+    };
+    let speak = |method: &str, parameters: &str| {
+        let out = asks(method, parameters, "speak").output().unwrap();
+        answer(method, &out.stdout)
     };
     // What the first answer of all costs is no request's.
     let _: u64 = speak("PoolGet", "{\"pools\":[\"p\"]}");
@@ -395,6 +401,24 @@ fn memory_of_strangers() {
         assert!(bytes < 4 * MIB, "{method}: {bytes} bytes of an answer");
         assert!(more <= 16 * MIB, "{method}: {more} bytes of memory");
     }
+    // As many at a time as a user has connections: they take turns.
+    fs::write(format!("/proc/{}/clear_refs", rig.pid()), "5").unwrap();
+    let before = rig.memory("VmHWM");
+    let all: Vec<_> = (0..30)
+        .map(|n| {
+            let (method, parameters) = &calls[n % calls.len()];
+            let mut c = asks(method, parameters, &format!("speak{n}"));
+            c.stdout(Stdio::piped());
+            (method, c.spawn().unwrap())
+        })
+        .collect();
+    for (method, child) in all {
+        let out = child.wait_with_output().unwrap();
+        assert!(answer(method, &out.stdout) > 0);
+    }
+    let more = rig.memory("VmHWM").saturating_sub(before);
+    println!("30 requests at a time: {more} bytes of memory");
+    assert!(more <= 64 * MIB, "{more} bytes of memory");
     // A list of 64 MiB, of one who may not receive, and of one who may.
     let stream = rig.path().join("stream");
     rig.sh(&format!("zfs send p@s >{}", stream.display()));

@@ -186,7 +186,9 @@ fn base_of(entry: &PoolEntry, ds: &Arc<Dataset>, name: &str, from: &str) -> Answ
         let head = dsl.dataset(fs).map_err(found)?;
         let mark = head.bookmark(short).map_err(fail)?.ok_or_else(missing)?;
         let dir = head.dir();
-        if !is_mark_before(&mark, &dir, ds).map_err(fail)? {
+        // From a redaction bookmark to its own snapshot: what was redacted.
+        let own = mark.redaction_obj != 0 && mark.guid == ds.phys().guid;
+        if !own && !is_mark_before(&mark, &dir, ds).map_err(fail)? {
             return Err(not_earlier());
         }
         let base = Base::of_bookmark(dsl, &mark, is_origin(&dir)).map_err(fail)?;

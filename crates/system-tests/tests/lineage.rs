@@ -251,6 +251,25 @@ fn a_copy_of_a_redaction_bookmark_is_a_plain_one() {
     rig.zdb_check("tank");
 }
 
+/// The increment from a redaction bookmark to the snapshot it was made of is what was left out.
+#[test]
+fn what_was_redacted_is_sent_later() {
+    let Some((rig, mnt)) = tank("unredacted") else {
+        return;
+    };
+    rig.sh(&format!(
+        "zfs create tank/a; head -c 300000 /dev/urandom > {0}/a/f; zfs snapshot tank/a@1; zfs clone tank/a@1 tank/c
+         rm {0}/c/f; zfs snapshot tank/c@2; zfs redact tank/a@1 book tank/c@2; zfs bookmark tank/a@1 '#plain'
+         zfs send --redact book tank/a@1 | zfs receive tank/r
+         zfs send -i '#plain' tank/a@1 2>&1 | grep 'not an earlier snapshot'
+         zfs send -i '#book' tank/a@1 | zfs receive tank/r@whole
+         zfs mount tank/r; cmp {0}/a/f {0}/r/f",
+        mnt.display()
+    ));
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
 /// An increment that leaves blocks out says so of all blocks of the redaction bookmark, also of those that have not changed since
 /// its base, which the receiver has: as in OpenZFS.
 #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use system_tests::tree::{assert_same, describe, Description, Kinds};
 use system_tests::{on_terminal, tree, until, wait, Rig};
@@ -38,7 +39,8 @@ esac
 exec zfs "$@"
 "#;
 
-/// Two pools, and in one of them the tree.
+/// Two pools, and in one of them the tree. Each test receives into a name of its own: syncoid looks among all processes of the
+/// machine for one that receives into its target.
 fn rig(name: &str) -> Option<Rig> {
     if std::env::var_os("ZFS_FUSE_TEST_REPLICATION").is_none() {
         eprintln!(
@@ -89,7 +91,10 @@ fn run(mut tool: Command, cut: Option<&Path>) -> (ExitStatus, String) {
     if cut.is_none() {
         tool = on_terminal(&tool);
     }
-    let log = std::env::temp_dir().join(format!("tool-{}", std::process::id()));
+    // Other tests of this process run tools, too.
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let n = RUNS.fetch_add(1, Ordering::Relaxed);
+    let log = std::env::temp_dir().join(format!("tool-{}-{n}", std::process::id()));
     let file = fs::File::create(&log).unwrap();
     tool.process_group(0);
     tool.stdin(Stdio::null())
@@ -185,7 +190,9 @@ fn syncoid_resumes_a_stream_and_makes_snapshots_of_its_own() {
     };
     let syncoid = sanoid.find("syncoid").unwrap();
     let tool = || {
-        let args = ["-r", "tank/src", "back/copy"];
+        // It names its snapshots by the second.
+        std::thread::sleep(Duration::from_millis(1100));
+        let args = ["-r", "tank/src", "back/own"];
         let mut c = rig.command(syncoid.to_str().unwrap(), &args);
         c.env("PERL5LIB", sanoid.root().join("usr/share/perl5"));
         c
@@ -212,13 +219,13 @@ fn syncoid_resumes_a_stream_and_makes_snapshots_of_its_own() {
     assert_eq!(tokens(), 0);
     let (status, text) = run(tool(), None);
     assert!(status.success(), "{text}");
-    assert_replicated(&rig, "back/copy", 3);
-    let own = rig.zfs(&["list", "-Hr", "-t", "snapshot", "-o", "name", "back/copy"]);
+    assert_replicated(&rig, "back/own", 3);
+    let own = rig.zfs(&["list", "-Hr", "-t", "snapshot", "-o", "name", "back/own"]);
     assert_eq!(own.matches("@syncoid_").count(), 10, "{own}");
     change(&rig, 4);
     let (status, text) = run(tool(), None);
     assert!(status.success(), "{text}");
-    assert_replicated(&rig, "back/copy", 4);
+    assert_replicated(&rig, "back/own", 4);
 }
 
 /// A program of Python, and the folder of its modules.
@@ -259,8 +266,8 @@ fn bzfs_goes_on_after_it_was_killed() {
     let Some(folder) = or_skip(packages::python("bzfs==1.25.0")) else {
         return;
     };
-    let args = ["tank/src", "back/copy", "--recursive"];
-    replicates(&rig, "back/copy", &|| python(&rig, &folder, "bzfs", &args));
+    let args = ["tank/src", "back/bzfs", "--recursive"];
+    replicates(&rig, "back/bzfs", &|| python(&rig, &folder, "bzfs", &args));
 }
 
 /// znapzend is in no package here: `ZFS_FUSE_TEST_ZNAPZEND` names the folder of its sources, unchanged.
@@ -292,9 +299,9 @@ fn znapzend_goes_on_after_it_was_killed() {
         "tank/src",
         "DST:a",
         plan,
-        "back/copy",
+        "back/znap",
     ];
-    rig.zfs(&["create", "back/copy"]);
+    rig.zfs(&["create", "back/znap"]);
     let (status, text) = run(tool("znapzendzetup", &set), None);
     assert!(status.success(), "{text}");
     let once = [
@@ -311,7 +318,7 @@ fn znapzend_goes_on_after_it_was_killed() {
         // The newest of its own snapshots is in both, with what the newest of ours has.
         for fs in [""].iter().chain(&BELOW) {
             let below = if fs.is_empty() { "" } else { "/" };
-            let copy = format!("back/copy{below}{fs}");
+            let copy = format!("back/znap{below}{fs}");
             let list = [
                 "list", "-H", "-d1", "-t", "snapshot", "-o", "name", "-s", "creation", &copy,
             ];

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const OTHERS: [&str; 2] = ["tank", "tank/small"];
 /// File systems at most.
 const MOST: usize = 12;
+/// A pool that is used by more than this, in percent, gets no snapshot that keeps what the writers overwrite.
+const CROWDED: u64 = 50;
 
 /// What must hold of a file system.
 #[derive(Clone, Default)]
@@ -239,10 +241,28 @@ impl Admin {
         true
     }
 
-    /// Of the file systems that the writers are at work in: made, or destroyed where it is there.
+    /// Of the file systems that the writers are at work in: made, or destroyed where it is there. It keeps all that they overwrite, so
+    /// none is made where it could fill the pool.
     fn snapshot_of_others(rig: &Rig) -> bool {
         Self::zfs(rig, &["destroy", "-r", "tank@load"])
-            || Self::zfs(rig, &["snapshot", "-r", "tank@load"])
+            || Self::capacity(rig).is_some_and(|used| {
+                used > CROWDED || Self::zfs(rig, &["snapshot", "-r", "tank@load"])
+            })
+    }
+
+    /// How much of the pool is in use, in percent.
+    fn capacity(rig: &Rig) -> Option<u64> {
+        let ask = ["get", "-Hp", "-o", "value", "capacity", "tank"];
+        let said = rig.try_run("zpool", &ask);
+        said.out.trim().parse().ok()
+    }
+
+    /// Makes room for what is to be written next, if the pool is nearly full.
+    pub fn make_room(rig: &Rig) {
+        if Self::capacity(rig).is_none_or(|used| used > CROWDED) {
+            Self::zfs(rig, &["destroy", "-r", "tank@load"]);
+            rig.try_run("zpool", &["wait", "-t", "free", "tank"]);
+        }
     }
 
     /// What was done is there and nothing else is, except what was under way, which is then removed.

@@ -357,6 +357,7 @@ impl<'a> Life<'a> {
         self.start_anew();
         self.judge_content();
         self.rig.sh(&format!("rm -rf {}/load-*", mnt.display()));
+        Admin::make_room(self.rig);
     }
 
     /// The daemon starts and imports the pool. In some rounds reads fail meanwhile: what is refused because of that is
@@ -376,6 +377,7 @@ impl<'a> Life<'a> {
         }
         self.rig.start();
         if !armed {
+            self.make_room();
             return;
         }
         self.disks.heal();
@@ -387,13 +389,26 @@ impl<'a> Life<'a> {
             .status
             .success()
         {
-            self.rig.zpool(&["import", "-d", folder, "tank"]);
+            self.import(folder);
         }
         let health = self.rig.zpool(&["list", "-H", "-o", "health", "tank"]);
         if ["UNAVAIL", "FAULTED", "SUSPENDED"].contains(&health.trim()) {
-            self.rig.zpool(&["import", "-d", folder, "tank"]);
+            self.import(folder);
         }
         self.rig.zpool(&["clear", "tank"]);
+        self.make_room();
+    }
+
+    /// Imports the pool; in a full one directories of mount points may be missing.
+    fn import(&self, folder: &str) {
+        let said = self.rig.try_run("zpool", &["import", "-d", folder, "tank"]);
+        let full = said.err.contains("No space left on device");
+        assert!(said.status.success() || full, "{said}");
+    }
+
+    /// What the load has filled is freed, so that everything can be mounted and written.
+    fn make_room(&self) {
+        Admin::make_room(self.rig);
         self.rig.zfs(&["mount", "-a"]);
     }
 

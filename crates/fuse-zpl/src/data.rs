@@ -64,7 +64,14 @@ impl Adapter {
             _ => {}
         }
         let keep = match self.resolve(req, node)? {
-            Node::Object(zfs, z) => return self.open_object(req, &zfs, node, &z, args),
+            Node::Object(zfs, z) => {
+                // Of a retired node the kernel looks the name up again.
+                if !self.nodes.opened(node) {
+                    return Err(Errno::ESTALE);
+                }
+                let opened = self.open_object(req, &zfs, node, &z, args);
+                return opened.inspect_err(|_| self.nodes.closed(node));
+            }
             Node::Dir(_) => return Err(Errno::EISDIR),
             Node::File(t, z) => {
                 if let Some(zfs) = t.zfs() {
@@ -94,7 +101,6 @@ impl Adapter {
         let c = cred(req);
         if self.stale.is_told(req, node) {
             self.writers.opened(node, z.gen as u32);
-            self.nodes.opened(node);
             return Ok(self.opened(zfs, true, args.flags));
         }
         zfs.open_file(z, acc != O_WRONLY, acc != O_RDONLY, append, truncate, &c)?;
@@ -119,7 +125,6 @@ impl Adapter {
         if let Some(n) = self.notifier.get().filter(|_| changed) {
             let _ = n.inval_inode(node, -1, 0);
         }
-        self.nodes.opened(node);
         Ok(self.opened(zfs, writes, args.flags))
     }
 

@@ -34,8 +34,14 @@ impl Adapter {
 
     /// The same for one that is open, perhaps for writing, with the answer.
     pub(crate) fn entry_open(&self, zfs: &Zfs, z: &Arc<Znode>, writer: bool) -> Entry {
-        let node = self.nodes.enter(z);
-        self.nodes.opened(node);
+        let node = loop {
+            let node = self.nodes.enter(z);
+            if self.nodes.opened(node) {
+                break node;
+            }
+            // Retired just now: the next one is its successor.
+            self.forget_node(zfs, node, 1);
+        };
         if writer {
             self.writers.opened(node, z.gen as u32);
         }

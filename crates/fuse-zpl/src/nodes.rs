@@ -279,10 +279,17 @@ impl Nodes {
         }
     }
 
-    /// The kernel has one more open description of a node.
-    pub(crate) fn opened(&self, id: u64) {
-        if let Some(k) = self.shard(id).acquire().known.get_mut(&id) {
-            k.opens = k.opens.saturating_add(1);
+    /// The kernel is to have one more open description of a node. False if it was retired meanwhile: what is written to it would
+    /// go nowhere.
+    #[must_use]
+    pub(crate) fn opened(&self, id: u64) -> bool {
+        match self.shard(id).acquire().known.get_mut(&id) {
+            Some(k) if k.retired => false,
+            Some(k) => {
+                k.opens = k.opens.saturating_add(1);
+                true
+            }
+            None => true,
         }
     }
 
@@ -296,6 +303,8 @@ impl Nodes {
             k.opens = k.opens.saturating_sub(1);
         }
         let generation = (k.untrue && k.opens == 0 && !k.retired).then_some(k.generation);
+        // Under the lock: whoever opens it meanwhile opens its successor.
+        k.retired |= generation.is_some();
         drop(s);
         if let (Some(generation), Some(object)) = (generation, self.object(id)) {
             self.retire(id, object, generation);

@@ -147,6 +147,14 @@ fn make_files(m: &Mounted) {
 }
 
 /// The names show what the snapshot had.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "not yet: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn assert_names_show_the_snapshot(m: &Mounted) {
     let read = |name: &str| fs::read_to_string(m.path(name)).unwrap();
     assert_eq!(read("same"), "unchanged");
@@ -245,10 +253,12 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     drop((same, removed, grown, added, deep, text));
     // The change time, too, when nobody has it open any more.
     for name in ["removed", "text", "grown"] {
-        let of = fs::metadata(m.path(name)).unwrap();
-        let ctime = new.get(of.ino()).unwrap().fixed().ctime;
-        let seen = (of.ctime(), of.ctime_nsec());
-        assert_eq!(seen, (ctime.sec, ctime.nsec.into()), "{name}");
+        // The kernel says later that it has been closed.
+        until(name, || {
+            let of = fs::metadata(m.path(name)).unwrap();
+            let ctime = new.get(of.ino()).unwrap().fixed().ctime;
+            (of.ctime(), of.ctime_nsec()) == (ctime.sec, ctime.nsec.into())
+        });
     }
     // The kernel has nothing left that comes out later.
     m.written.take().unwrap();

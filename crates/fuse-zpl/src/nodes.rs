@@ -177,8 +177,18 @@ impl Nodes {
                 untrue: false,
             });
             if k.generation != generation || k.retired {
-                drop(s);
+                // With the lock: what is retired is not buried before it has a successor.
                 id = self.counted_id(z.object, generation);
+                drop(s);
+                continue;
+            }
+            if id & COUNTED != 0 && !self.is_current(id, z.object, generation) {
+                // Forgotten since the id was found.
+                if k.lookups == 0 {
+                    s.known.remove(&id);
+                }
+                drop(s);
+                id = self.id(z.object, generation);
                 continue;
             }
             k.lookups = k.lookups.saturating_add(1);
@@ -381,18 +391,19 @@ impl Nodes {
             let Shard { ring, kept, .. } = &mut *s;
             ring.retain(|id| kept.contains_key(id));
         }
-        drop(s);
+        let mut current = None;
         if id & COUNTED != 0 {
+            // With the lock of the node: nobody is given the id while it is forgotten.
             let mut c = self.counted.acquire();
             let object = c.objects.remove(&id);
-            let current = object.filter(|o| c.ids.get(&(*o, generation)) == Some(&id));
+            current = object.filter(|o| c.ids.get(&(*o, generation)) == Some(&id));
             if let Some(object) = current {
                 c.ids.remove(&(object, generation));
             }
-            drop(c);
-            if let Some(object) = current {
-                self.bury(self.id(object, generation));
-            }
+        }
+        drop(s);
+        if let Some(object) = current {
+            self.bury(self.id(object, generation));
         }
         let doomed = gone.is_some_and(|k| k.z.is_doomed());
         object.is_some_and(|o| zfs.let_go(o)) || doomed
@@ -407,12 +418,18 @@ impl Nodes {
             })
     }
 
-    /// Forgets a retired node that the kernel has forgotten.
+    /// Whether a counted id is the one that the object has now.
+    fn is_current(&self, id: u64, object: u64, generation: u32) -> bool {
+        let c = self.counted.acquire();
+        c.ids.get(&(object, generation)) == Some(&id)
+    }
+
+    /// Forgets a retired node that the kernel has forgotten, if its object has no later id.
     fn bury(&self, id: u64) {
         let mut s = self.shard(id).acquire();
-        if s.known
-            .get(&id)
-            .is_some_and(|k| k.retired && k.lookups == 0)
+        let known = s.known.get(&id);
+        if known
+            .is_some_and(|k| k.retired && k.lookups == 0 && !self.has_successor(id, k.generation))
         {
             s.known.remove(&id);
         }

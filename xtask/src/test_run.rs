@@ -4,7 +4,7 @@
 //! engine compute; one of either kind at a time keeps two processors busy.
 //!
 //! 1. Of the binaries that look at the whole machine, as those of `system-tests` do, only one runs at a time.
-//! 2. Every binary runs once. Its output is printed in one piece when it has ended.
+//! 2. Every binary runs once, but for 4. Its output is printed in one piece when it has ended.
 //! 3. A binary that fails or is killed makes the run fail and is named at the end.
 //! 4. One that does not end within [`LIMIT`] is killed, and runs once more, alone, when all others have ended: the run fails if that fails. What
 //!    its threads waited for is printed, and it is named at the end (`hung:`), also if the second run passed.

@@ -27,7 +27,7 @@ TIMERS = zfs-scrub@.service zfs-scrub-weekly@.timer zfs-scrub-monthly@.timer
 # Where systemctl enable puts its links.
 ENABLED = $(DESTDIR)/etc/systemd
 
-.PHONY: all build demo undemo test check soak bench install uninstall clean
+.PHONY: all build demo undemo test check soak nightly bench install uninstall clean
 
 all: build
 
@@ -61,6 +61,10 @@ soak:
 	nice -n 19 $(CARGO) xtask sim --soak $(MINUTES) --subsets 300 --images 100 --shrink || status=1; \
 	nice -n 19 $(CARGO) run -q -p system-tests --bin power-cuts -- --cuts $(CUTS) || status=1; \
 	exit $$status
+
+# Everything too long for `make test`; writes target/nightly/results.md. STEPS names some of its steps: make nightly STEPS="sim ztest"
+nightly:
+	MINUTES=$(MINUTES) CUTS=$(CUTS) sh tools/nightly.sh $(STEPS)
 
 # BENCH takes options: make bench BENCH="--full --rows fsync"
 bench:

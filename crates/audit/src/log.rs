@@ -58,7 +58,7 @@ impl Audit<'_> {
         let sane = |bp: &&BlkPtr| !bp.is_hole() && bp.sanity(vdevs).is_ok();
         for bp in chain.iter().filter(sane) {
             // What an import would claim is not part of the pool yet.
-            if bp.logical_birth() < self.pool.first_txg {
+            if bp.logical_birth() < self.pool.first_txg() {
                 self.count(bp, Row::of(ObjType::INTENT_LOG));
             }
             self.gang(bp, true, Origin::Log, 0, sink);

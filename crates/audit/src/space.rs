@@ -42,7 +42,7 @@ impl Audit<'_> {
         let free = self
             .free
             .entry(key)
-            .or_insert_with(|| pool.maps.load(d.vdev(), ms).unwrap_or_default());
+            .or_insert_with(|| pool.maps().load(d.vdev(), ms).unwrap_or_default());
         !free.overlaps(d.offset(), d.offset().saturating_add(512))
     }
 
@@ -128,7 +128,7 @@ impl Audit<'_> {
             let maybe = self.maybe.get(&vdev).unwrap_or(&none);
             for ms in 0..self.pool.space.metaslab_count(vdev) {
                 let (start, end) = self.pool.space.metaslab_bounds(vdev, ms)?;
-                let free = self.pool.maps.load(vdev, ms)?;
+                let free = self.pool.maps().load(vdev, ms)?;
                 leaked.clear();
                 for (s, e) in free.gaps(start, end) {
                     leaked.insert(s, e);

@@ -46,7 +46,7 @@ impl Pool {
     /// Errors: those of devices. What a log holds may be there when they are read again. `by_log` is set if it is a log that was not
     /// read.
     pub(crate) fn rehearse_claims(self: &Arc<Self>, by_log: &mut bool) -> Result<()> {
-        let first = self.first_txg;
+        let first = self.txgs.first_txg;
         self.each_log(true, &mut |ds, store, header, _| {
             let mut header = *header;
             let claimed = zil::claim_since(store, &mut header, first, since(ds));
@@ -71,8 +71,8 @@ impl Pool {
                 .inspect_err(|e| pool.stop_for_good(e.clone()))
         });
         let found = found.map_err(|e| self.stopped().unwrap_or(e))?;
-        *self.logged.acquire() = found.logged;
-        *self.unreadable.acquire() = found.unreadable;
+        *self.sets.logged.acquire() = found.logged;
+        *self.sets.unreadable.acquire() = found.unreadable;
         // Claimed blocks may have been born in txgs that never reached the disk: births must not
         // be ahead of the pool. Most of those were empty, and pass without a write. A block that claims to be younger
         // than any can be is not claimed.
@@ -88,11 +88,13 @@ impl Pool {
     }
 
     fn claim_all(self: &Arc<Self>, tx: &Tx) -> Result<Found> {
-        let first = self.first_txg;
+        let first = self.txgs.first_txg;
         let mut found = Found::default();
         let unreadable = self.each_log(false, &mut |ds, store, header, os| {
             let mut header = *header;
-            if !self.checkpoint_txg.is_none() && header.claim_txg.is_none() && !header.log.is_hole()
+            if !self.config.checkpoint_txg.is_none()
+                && header.claim_txg.is_none()
+                && !header.log.is_hole()
             {
                 // What was logged after the checkpoint is not part of it.
                 self.drop_log(store, &header, tx.txg())?;
@@ -230,7 +232,7 @@ impl Pool {
             &header.log,
             (u64::MAX, u64::MAX),
             &mut |bp| {
-                let old = bp.birth() <= self.checkpoint_txg;
+                let old = bp.birth() <= self.config.checkpoint_txg;
                 if old {
                     own.push(*bp);
                 }

@@ -8,17 +8,17 @@ impl Pool {
     /// Writes everything, marks the pool exported (1) or destroyed (2), closes the devices. Nobody may
     /// use datasets of it any more.
     fn finish(&self, state: u64) -> Result<()> {
-        self.jobs.stop();
+        self.background.jobs.stop();
         let r = self.finish_stopped(state);
         if r.is_err() && self.stopped().is_none() {
-            self.jobs.go_on();
+            self.background.jobs.go_on();
         }
         r
     }
 
     /// The same, when the jobs have been stopped.
     fn finish_stopped(&self, state: u64) -> Result<()> {
-        if self.readonly {
+        if self.config.readonly {
             self.sync_state().closed = true;
             self.dmu.stop_ahead();
             self.tree.close();
@@ -52,7 +52,7 @@ impl Pool {
 
     /// `zpool destroy`: the data stay until something else is written there.
     pub fn destroy(&self) -> Result<()> {
-        if self.readonly {
+        if self.config.readonly {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
         }
         self.finish(keys::pool::STATE_DESTROYED)
@@ -68,8 +68,8 @@ impl Pool {
 
     /// Stops without exporting: everything is written, the pool is found active at the next start.
     pub fn close(&self) -> Result<()> {
-        self.jobs.stop();
-        let r = if self.readonly {
+        self.background.jobs.stop();
+        let r = if self.config.readonly {
             Ok(())
         } else {
             self.sync().map(|_| ())

@@ -111,6 +111,6 @@ impl Pool {
     }
 
     pub(crate) fn features(&self) -> &dyn Features {
-        &*self.features
+        &*self.config.features
     }
 }

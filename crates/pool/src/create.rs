@@ -2,6 +2,7 @@
 //! first txg.
 
 use crate::config::create_nvlist;
+use crate::configuration::Configuration;
 use crate::datasets::meta_compress;
 use crate::engine::{Engine, Parts};
 use crate::shared::Shares;
@@ -17,7 +18,8 @@ use dmu::{NewObject, Objset, Tx, WritePolicy};
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NewKey, NoFeatures};
 use env::Env;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use vdev::{TopSpec, VdevTree};
 use zap::{Value, Zap};
 
@@ -108,7 +110,7 @@ impl Pool {
         let pool = create_mos(engine, &tx, &spec)?;
         let rooms = pool.rooms();
         for t in pool.tree.tops().iter() {
-            rooms.register(t, Metaslabs::New(&tx, &*pool))?;
+            rooms.register(t, Metaslabs::New(&tx, &pool.config))?;
         }
         rooms.registered();
         let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;
@@ -190,29 +192,34 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
         mos,
         dsl,
         maps,
-        features,
-        store,
-        shares,
-        shared: Shared {
-            name: spec.name.clone(),
-            label_name: None,
-            version,
-            extra: spec.extra.clone(),
+        config: Configuration {
+            features,
+            store,
+            shared: Mutex::new(Shared {
+                name: spec.name.clone(),
+                label_name: None,
+                version,
+                extra: spec.extra.clone(),
+            }),
+            readonly: false,
+            object: config_object,
+            vdev_zaps,
+            software_version: version,
+            dirty: AtomicBool::new(true),
+            props: Mutex::default(),
+            missing_log: false,
+            rewound: None,
+            checkpoint_txg: Txg::NONE,
+            tunables: spec.tunables,
         },
-        readonly: false,
-        config_object,
-        vdev_zaps,
-        software_version: version,
+        shares,
         aux,
         uberblock: Uberblock::default(),
         first_txg: Txg::INITIAL,
         first_group: Txg::INITIAL,
-        missing_log: false,
-        rewound: None,
         deferred_frees: 0,
         dtls: HashMap::new(),
         heart: Default::default(),
-        tunables: spec.tunables,
     }))
 }
 

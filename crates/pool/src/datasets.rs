@@ -70,11 +70,11 @@ fn default_number(name: &str) -> u64 {
 
 impl Pool {
     pub(crate) fn open_set(&self, object: u64) -> Option<Arc<OpenSet>> {
-        self.sets.acquire().get(&object).cloned()
+        self.sets.get(object)
     }
 
     pub(crate) fn open_sets(&self) -> Vec<Arc<OpenSet>> {
-        self.sets.acquire().values().cloned().collect()
+        self.sets.all()
     }
 
     /// How blocks of a dataset are written, from its properties.
@@ -135,7 +135,7 @@ impl Pool {
     /// pool or the dataset forbids it, writing. That of an encrypted dataset whose key is not loaded
     /// is good for little more than giving up its log.
     pub fn open_dataset(&self, ds: &Arc<Dataset>) -> Result<Arc<OpenSet>> {
-        let mut sets = self.sets.acquire();
+        let mut sets = self.sets.open.acquire();
         if let Some(s) = sets.get(&ds.object()) {
             // Its key may have been loaded since.
             let locked = matches!(s.os.crypt(), zio::Crypt::Locked);
@@ -207,7 +207,7 @@ impl Pool {
 
     /// Forgets an open dataset; the caller has synced it and uses it no more.
     pub fn close_dataset(&self, object: u64) {
-        self.sets.acquire().remove(&object);
+        self.sets.open.acquire().remove(&object);
     }
 
     /// Properties changed: blocks written from now on follow them.

@@ -1,25 +1,31 @@
 //! Assembly of a [`Pool`] from its parts, the same way for creating and opening one.
 
+use crate::allocation::Allocation;
+use crate::background::Background;
+use crate::configuration::Configuration;
 use crate::devices::{SpaceAllocator, TreeDevices};
 use crate::freeing;
 use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
 use crate::multihost::Heart;
 use crate::notices::Notice;
+use crate::records::Records;
 use crate::scan::{BlockQueue, ErrorScrubJob, RebuildJob, Rebuilds, ScanJob, Scans};
+use crate::sets::Sets;
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::sync::SyncState;
-use crate::{ErrLog, MapLoader, Pool, Shared, SpaceMaps, Tunables};
+use crate::txgs::Txgs;
+use crate::vdevs::Vdevs;
+use crate::{MapLoader, Pool, SpaceMaps, Tunables};
 use base::{Cause, RangeSet, Txg};
 use disk::uberblock::Uberblock;
 use dmu::{Dmu, DmuOptions, Objset};
-use dsl::{Dsl, FeatureStore, Features};
+use dsl::Dsl;
 use env::Env;
 use space::Space;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use vdev::{keys, VdevTree};
 use zio::{Zio, ZioOptions};
 
@@ -108,22 +114,10 @@ pub(crate) struct Parts {
     pub dsl: Arc<Dsl>,
     /// Space maps on disk.
     pub maps: Arc<SpaceMaps>,
-    /// Counts of features; none active in pools of old versions.
-    pub features: Arc<dyn Features>,
-    /// The stored counts, in pools of version 5000.
-    pub store: Option<Arc<FeatureStore>>,
+    /// What the pool is.
+    pub config: Configuration,
     /// Dedup tables, cloned blocks, checkpoint.
     pub shares: Arc<Shares>,
-    /// Name, version and keys of the configuration.
-    pub shared: Shared,
-    /// Nothing is written.
-    pub readonly: bool,
-    /// MOS object of the configuration.
-    pub config_object: u64,
-    /// Every vdev has a ZAP.
-    pub vdev_zaps: bool,
-    /// See [`Pool::software_version`].
-    pub software_version: u64,
     /// Spares and cache devices.
     pub aux: AuxDevices,
     /// In use; of a pool that is being made the default.
@@ -132,18 +126,12 @@ pub(crate) struct Parts {
     pub first_txg: Txg,
     /// First txg that is written; later than `first_txg` after going back to an older state.
     pub first_group: Txg,
-    /// Intent logs that cannot be read are given up.
-    pub missing_log: bool,
-    /// See [`Pool::rewound`].
-    pub rewound: Option<(u64, u64)>,
-    /// As in [`Pool`].
+    /// As in [`Allocation`].
     pub deferred_frees: u64,
     /// DTLs as they are on disk, by guid of the leaf.
     pub dtls: HashMap<u64, RangeSet>,
     /// Heartbeats of `multihost`.
     pub heart: Heart,
-    /// Limits of the open pool.
-    pub tunables: Tunables,
 }
 
 impl Pool {
@@ -157,66 +145,47 @@ impl Pool {
         let rebuild: Arc<dyn Job> = Arc::new(RebuildJob(rebuilds.clone()));
         let scans_of = [scan, errors, rebuild];
         let standing = freeing::standing().into_iter().chain(scans_of);
+        let state = SyncState {
+            uberblock: p.uberblock,
+            config_dirty: true,
+            state: keys::pool::STATE_ACTIVE,
+            flush_all: false,
+            force: true,
+            skipped: 0,
+            logs_back: Vec::new(),
+            closed: false,
+        };
         let pool = Arc::new_cyclic(|me| Pool {
             env: e.env,
             tree: e.tree,
             space: e.space,
-            removed: e.removed,
-            devices: e.devices,
             zio: e.zio,
             dmu: e.dmu,
             mos: p.mos,
             dsl: p.dsl,
-            maps: p.maps,
-            features: p.features,
-            store: p.store,
             shares: p.shares,
-            shared: Mutex::new(p.shared),
-            readonly: p.readonly,
-            config_object: p.config_object,
-            vdev_zaps: p.vdev_zaps,
-            software_version: p.software_version,
-            aux: Mutex::new(Arc::new(p.aux)),
-            left: Mutex::default(),
-            first_txg: p.first_txg,
-            first_group: p.first_group,
-            missing_log: p.missing_log,
-            unreadable: Mutex::default(),
-            rewound: p.rewound,
-            checkpoint_txg: p.uberblock.checkpoint_txg,
-            deferred_frees: p.deferred_frees,
-            logged: Mutex::default(),
-            sync: Mutex::new(SyncState {
-                uberblock: p.uberblock,
-                config_dirty: true,
-                state: keys::pool::STATE_ACTIVE,
-                flush_all: false,
-                force: true,
-                skipped: 0,
-                logs_back: Vec::new(),
-                closed: false,
-            }),
-            tasks: Default::default(),
-            io: Default::default(),
-            service: Default::default(),
-            asked: Mutex::default(),
-            force_next: Default::default(),
-            kicked: (Mutex::new(false), Condvar::new()),
-            dtls: Mutex::new(p.dtls),
-            config_dirty: AtomicBool::new(true),
-            jobs: Jobs::new(standing.collect()),
-            scans,
-            rebuilds,
-            notices: Default::default(),
-            owed: AtomicU32::new(0),
-            sets: Mutex::default(),
-            errlog: ErrLog::default(),
-            heart: p.heart,
-            history_lost: Default::default(),
-            props: Mutex::default(),
-            txg_times: Mutex::default(),
-            me: me.clone(),
-            tunables: p.tunables,
+            allocation: Allocation {
+                maps: p.maps,
+                removed: e.removed,
+                deferred_frees: p.deferred_frees,
+            },
+            vdevs: Vdevs {
+                devices: e.devices,
+                aux: Mutex::new(Arc::new(p.aux)),
+                left: Mutex::default(),
+                dtls: Mutex::new(p.dtls),
+                heart: p.heart,
+            },
+            txgs: Txgs::new(state, p.first_txg, p.first_group),
+            config: p.config,
+            sets: Sets::default(),
+            records: Records::default(),
+            background: Background {
+                jobs: Jobs::new(standing.collect()),
+                scans,
+                rebuilds,
+                pool: me.clone(),
+            },
         });
         pool.wire();
         pool
@@ -224,11 +193,11 @@ impl Pool {
 
     /// Connects what refers to each other.
     fn wire(self: &Arc<Self>) {
-        let driver: std::sync::Weak<dyn dmu::Driver> = self.me.clone();
+        let driver: std::sync::Weak<dyn dmu::Driver> = self.background.pool.clone();
         self.dmu.set_driver(driver);
-        let space: std::sync::Weak<dyn dsl::PoolSpace> = self.me.clone();
+        let space: std::sync::Weak<dyn dsl::PoolSpace> = self.background.pool.clone();
         self.dsl.set_space(space);
-        let me = self.me.clone();
+        let me = self.background.pool.clone();
         self.dmu.set_on_damage(Box::new(move |d, why| {
             if let Some(pool) = me.upgrade() {
                 if why == Some(Cause::NotAuthentic) {
@@ -237,10 +206,11 @@ impl Pool {
                 pool.note_damage(d);
             }
         }));
-        self.shares.set_scanned(self.scans.blocks.clone());
+        self.shares
+            .set_scanned(self.background.scans.blocks.clone());
         let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
         self.zio.set_sharing(shares);
-        let waits: std::sync::Weak<dyn zio::Waits> = self.me.clone();
+        let waits: std::sync::Weak<dyn zio::Waits> = self.background.pool.clone();
         self.zio.set_waits(waits);
     }
 }

@@ -124,7 +124,7 @@ fn numbers(key: &str) -> Option<Vec<u64>> {
 
 impl Pool {
     fn by_head(&self) -> bool {
-        self.features.is_enabled(HEAD_ERRLOG)
+        self.config.features.is_enabled(HEAD_ERRLOG)
     }
 
     /// Reads the logs on disk. A log that cannot be read is no reason not to open the pool.
@@ -138,7 +138,7 @@ impl Pool {
             });
             unreadable |= read.is_err();
         }
-        let mut s = self.errlog.lock();
+        let mut s = self.records.errlog.lock();
         s.all.extend(last);
         s.all.extend(scrub.iter().copied());
         s.scrub = scrub;
@@ -203,7 +203,7 @@ impl Pool {
     /// is new stays in memory: errors that cannot be written down are no reason to stop the pool.
     pub(crate) fn write_errlog(&self, tx: &Tx) -> Result<()> {
         let (clear, new, new_scrub, gone, unreadable) = {
-            let mut s = self.errlog.lock();
+            let mut s = self.records.errlog.lock();
             let clear = std::mem::take(&mut s.clear);
             let unreadable = s.unreadable;
             s.unreadable &= !clear;
@@ -225,7 +225,7 @@ impl Pool {
         match added {
             Err(e) if is_illegible(&e) => {
                 // It was whole when it was loaded, and is not any more.
-                self.errlog.lock().unreadable = true;
+                self.records.errlog.lock().unreadable = true;
                 Ok(())
             }
             r => r,
@@ -310,7 +310,7 @@ impl Pool {
     /// log replaces the other one. Otherwise both are put together.
     pub(crate) fn rotate_errlog(&self, tx: &Tx, whole: bool) -> Result<()> {
         let (found, readable) = {
-            let mut s = self.errlog.lock();
+            let mut s = self.records.errlog.lock();
             s.scanning = false;
             let found = std::mem::take(&mut s.scrub);
             s.new_scrub.clear();
@@ -331,7 +331,7 @@ impl Pool {
         let found: Vec<Damage> = found.into_iter().collect();
         match self.add_errors(tx, LAST, &found) {
             Err(e) if is_illegible(&e) => {
-                self.errlog.lock().unreadable = true;
+                self.records.errlog.lock().unreadable = true;
                 Ok(())
             }
             r => r,
@@ -340,7 +340,7 @@ impl Pool {
 
     /// Takes down a block that was found damaged.
     pub(crate) fn note_damage(&self, d: &Damage) {
-        if self.errlog.note(d, !self.is_readonly()) {
+        if self.records.errlog.note(d, !self.is_readonly()) {
             self.tell(Notice::Damaged(*d));
         }
     }
@@ -389,7 +389,7 @@ impl Pool {
             return Ok(());
         }
         self.zio.devices.flush()?;
-        let all = self.errlog.lock().all.clone();
+        let all = self.records.errlog.lock().all.clone();
         let known: BTreeMap<(u64, u64), &BlkPtr> =
             healed.iter().map(|(o, b, bp)| ((*o, *b), bp)).collect();
         let is_healed = |d: &&Damage| {
@@ -408,7 +408,7 @@ impl Pool {
 
     /// Takes errors off the record, on disk with the next txg.
     fn take_off(&self, gone: Vec<Damage>) {
-        let mut s = self.errlog.lock();
+        let mut s = self.records.errlog.lock();
         for d in &gone {
             s.all.remove(d);
             s.scrub.remove(d);
@@ -423,7 +423,7 @@ impl Pool {
     /// Takes errors off the record whose blocks are nowhere any more: of files that were removed, of snapshots that were
     /// destroyed. A record of more than 1,000 errors stays as it is until the next scrub: each of them takes reads.
     pub fn forget_what_is_gone(&self) {
-        let all = match self.errlog.lock() {
+        let all = match self.records.errlog.lock() {
             s if s.unreadable || s.all.len() > MOST_CHECKED => return,
             s => s.all.clone(),
         };
@@ -453,8 +453,8 @@ impl Pool {
             return;
         }
         let of_old = |d: &Damage| d.objset == old && !d.birth.is_none();
-        for d in self.errlog.all().into_iter().filter(of_old) {
-            self.errlog.note(&Damage { objset: new, ..d }, true);
+        for d in self.records.errlog.all().into_iter().filter(of_old) {
+            self.records.errlog.note(&Damage { objset: new, ..d }, true);
         }
     }
 
@@ -475,7 +475,7 @@ impl Pool {
 
     /// `zpool clear`: forgets all errors, on disk with the next txg.
     pub fn clear_errors(&self) {
-        let mut s = self.errlog.lock();
+        let mut s = self.records.errlog.lock();
         s.all.clear();
         s.new.clear();
         s.scrub.clear();
@@ -487,7 +487,7 @@ impl Pool {
     /// Takes errors off the record, in syncing context.
     pub(crate) fn remove_errors(&self, tx: &Tx, healed: &[Damage]) -> Result<()> {
         let readable = {
-            let mut s = self.errlog.lock();
+            let mut s = self.records.errlog.lock();
             for d in healed {
                 s.all.remove(d);
             }
@@ -497,7 +497,7 @@ impl Pool {
         match readable && !healed.is_empty() {
             true => match self.remove_logged(tx, healed) {
                 Err(e) if is_illegible(&e) => {
-                    self.errlog.lock().unreadable = true;
+                    self.records.errlog.lock().unreadable = true;
                     Ok(())
                 }
                 r => r,
@@ -508,12 +508,12 @@ impl Pool {
 
     /// Number of errors on record; `None` if the log cannot be read.
     pub fn error_count(&self) -> Option<u64> {
-        self.errlog.count()
+        self.records.errlog.count()
     }
 
     /// Files with errors: dataset (0: the pool itself) and object, each once, in order.
     pub fn damaged_objects(&self) -> Vec<(u64, u64)> {
-        let all = self.errlog.lock().all.clone();
+        let all = self.records.errlog.lock().all.clone();
         let mut out = BTreeSet::new();
         for d in &all {
             if d.objset == 0 || d.birth.is_none() || !self.by_head() {
@@ -654,7 +654,7 @@ mod tests {
             birth: Txg::new(4),
         };
         assert!(p.by_head());
-        p.errlog.note(&error(0, 70), true);
+        p.records.errlog.note(&error(0, 70), true);
         p.sync().unwrap();
         for outer in [true, false] {
             let log = p.directory(LAST).unwrap().unwrap();
@@ -667,17 +667,17 @@ mod tests {
                 dn.write(tx, 0, &garbage)
             };
             p.task(spoil).unwrap();
-            p.errlog.note(&error(0, 71), true);
+            p.records.errlog.note(&error(0, 71), true);
             p.sync().unwrap();
             assert!(p.suspended().is_none());
             assert_eq!(p.error_count(), None, "outer: {outer}");
-            p.errlog.note(&error(0, 72), true);
+            p.records.errlog.note(&error(0, 72), true);
             p.sync().unwrap();
             p.clear_errors();
             p.sync().unwrap();
             assert_eq!(p.error_count(), Some(0));
             assert_eq!(p.directory(LAST).unwrap(), Some(0));
-            p.errlog.note(&error(0, 73), true);
+            p.records.errlog.note(&error(0, 73), true);
             p.sync().unwrap();
             assert_eq!(p.error_count(), Some(1));
         }

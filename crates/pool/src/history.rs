@@ -132,14 +132,14 @@ impl Pool {
         }
         // A command is not refused, and a txg not given up, because nobody can write down what it does.
         if self.history(tx).and_then(|h| h.append(tx, &r)).is_err() {
-            self.history_lost.fetch_add(1, Ordering::Relaxed);
+            self.records.history_lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Records that could not be written, since the history cannot be read or has no room.
     pub fn history_lost(&self) -> u64 {
-        self.history_lost.load(Ordering::Relaxed)
+        self.records.history_lost.load(Ordering::Relaxed)
     }
 
     /// Records a command line that succeeded.

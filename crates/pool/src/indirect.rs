@@ -247,7 +247,8 @@ impl Pool {
     /// Marks as obsolete the places on removed vdevs that `bp`, which is gone, referred to.
     pub(crate) fn mark_obsolete(&self, tx: &Tx, bp: &BlkPtr) -> Result<()> {
         for d in bp.dvas().iter().filter(|d| self.tree.is_removed(d.vdev())) {
-            self.removed
+            self.allocation
+                .removed
                 .mark(d.vdev(), d.offset(), d.asize(), tx.txg())?;
         }
         Ok(())
@@ -255,8 +256,8 @@ impl Pool {
 
     /// Records what became obsolete in this pass.
     pub(crate) fn write_obsolete(&self, tx: &Tx) -> Result<()> {
-        for (vdev, ranges) in self.removed.take(tx.txg()) {
-            if !self.features.is_enabled(OBSOLETE_COUNTS) {
+        for (vdev, ranges) in self.allocation.removed.take(tx.txg()) {
+            if !self.config.features.is_enabled(OBSOLETE_COUNTS) {
                 continue;
             }
             let top = self.tree.top(vdev)?;
@@ -264,17 +265,19 @@ impl Pool {
                 bail!(Damaged, "removed vdev {vdev} has no vdev ZAP");
             };
             let dn = self.mos.hold(zap)?;
-            let f: &dyn MapFeatures = self;
+            let f: &dyn MapFeatures = &self.config;
             let object = match Zap::new(&dn).get(OBSOLETE_MAP)? {
                 Some(o) => o,
                 None => {
-                    let o = self.maps.create_obsolete(tx, f)?;
+                    let o = self.allocation.maps.create_obsolete(tx, f)?;
                     Zap::new(&dn).add_u64(tx, OBSOLETE_MAP, o)?;
-                    self.features.activate(tx, OBSOLETE_COUNTS, 1)?;
+                    self.config.features.activate(tx, OBSOLETE_COUNTS, 1)?;
                     o
                 }
             };
-            self.maps.append_obsolete(tx, f, object, &ranges)?;
+            self.allocation
+                .maps
+                .append_obsolete(tx, f, object, &ranges)?;
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ impl<'a> Budget<'a> {
         Budget {
             pool,
             paused,
-            blocks: AtomicU64::new(pool.tunables.job_blocks),
+            blocks: AtomicU64::new(pool.config.tunables.job_blocks),
             taken: AtomicU64::new(0),
             soon: after(SOON),
             end: after(LONGEST),
@@ -131,7 +131,7 @@ impl<'a> Budget<'a> {
     /// Asks whether `blocks` further blocks may be handled, and takes them; false: the step has to end before them. 0 asks
     /// without taking. More than is left may be taken at once, so that a piece that cannot be divided gets done.
     pub fn take(&self, blocks: u64) -> bool {
-        if self.pool.jobs.is_stopped() || self.paused.load(Ordering::Relaxed) {
+        if self.pool.background.jobs.is_stopped() || self.paused.load(Ordering::Relaxed) {
             return false;
         }
         let left = self.blocks.load(Ordering::Relaxed);
@@ -304,7 +304,7 @@ impl Pool {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
         }
         {
-            let mut list = self.jobs.list.acquire();
+            let mut list = self.background.jobs.list.acquire();
             if list.iter().any(|e| e.job.name() == job.name()) {
                 bail!(
                     Exists,
@@ -325,7 +325,7 @@ impl Pool {
     /// Those of [`Job::progress`].
     pub fn jobs(&self) -> Result<Vec<JobStatus>> {
         let mut out = Vec::new();
-        for e in self.jobs.entries() {
+        for e in self.background.jobs.entries() {
             let (started, done_before, ran_ns) = {
                 let t = e.times.acquire();
                 let now = self.env.clock.monotonic_ns();
@@ -357,7 +357,7 @@ impl Pool {
     /// # Errors
     /// `Kind::NotFound`: there is no such job. Those of [`Job::store_pause`] and of writing the txg.
     pub fn pause_job(&self, name: &str, paused: bool) -> Result<()> {
-        let found = self.jobs.entries().into_iter();
+        let found = self.background.jobs.entries().into_iter();
         let Some(e) = found.filter(|e| e.job.name() == name).last() else {
             bail!(NotFound, "pool '{}' has no job '{name}'", self.name());
         };
@@ -370,10 +370,10 @@ impl Pool {
 
     /// The jobs' part of a txg, when its tasks are done.
     pub(crate) fn step_jobs(&self, tx: &Tx) -> Result<()> {
-        let entries = self.jobs.entries();
+        let entries = self.background.jobs.entries();
         let busy = entries.iter().filter(|e| e.wants_txg()).count() as u64;
         for e in &entries {
-            if e.is_paused() || self.jobs.is_stopped() {
+            if e.is_paused() || self.background.jobs.is_stopped() {
                 continue;
             }
             base::mutation::panic_point("before a step of a job");
@@ -382,7 +382,7 @@ impl Pool {
             base::mutation::panic_point("behind a step of a job");
             e.more.store(step == Step::More, Ordering::Relaxed);
             if step == Step::Finished {
-                let mut list = self.jobs.list.acquire();
+                let mut list = self.background.jobs.list.acquire();
                 list.retain(|other| !Arc::ptr_eq(other, e));
                 continue;
             }
@@ -393,7 +393,7 @@ impl Pool {
 
     /// After a txg: has further ones written and slices read where jobs want them.
     pub(crate) fn drive_jobs(&self) {
-        if self.jobs.want_txg() {
+        if self.background.jobs.want_txg() {
             self.kick();
         }
         self.read_slices();
@@ -401,13 +401,19 @@ impl Pool {
 
     /// Has slices read by other threads, for the jobs that want that.
     pub(crate) fn read_slices(&self) {
-        if self.jobs.is_stopped() {
+        if self.background.jobs.is_stopped() {
             return;
         }
-        for e in self.jobs.entries().into_iter().filter(|e| e.wants_slice()) {
+        for e in self
+            .background
+            .jobs
+            .entries()
+            .into_iter()
+            .filter(|e| e.wants_slice())
+        {
             e.reading.store(true, Ordering::Relaxed);
             let slice = Slice(e);
-            let me = self.me.clone();
+            let me = self.background.pool.clone();
             // Without a thread to spare the next call tries again.
             self.dmu.later(move || {
                 if let Some(pool) = me.upgrade() {
@@ -424,7 +430,7 @@ struct Slice(Arc<Entry>);
 impl Slice {
     fn read(&self, pool: &Pool) {
         let e = &self.0;
-        if pool.jobs.is_stopped() || e.is_paused() {
+        if pool.background.jobs.is_stopped() || e.is_paused() {
             return;
         }
         let guard = OnPanic::new(|| pool.panicked(&format!("in job '{}'", e.job.name())));

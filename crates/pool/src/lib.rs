@@ -16,11 +16,14 @@
 #![warn(missing_docs)]
 
 mod accounting;
+mod allocation;
+mod background;
 mod brt;
 mod checkpoint;
 mod claim;
 mod close;
 mod config;
+mod configuration;
 mod create;
 mod datasets;
 mod ddt;
@@ -40,9 +43,11 @@ mod open;
 mod open_options;
 mod props;
 mod receive;
+mod records;
 mod reshape;
 mod scan;
 mod served;
+mod sets;
 mod shared;
 mod snapshots;
 mod spacemaps;
@@ -51,6 +56,8 @@ mod suspend;
 mod sync;
 mod tops;
 mod txg_times;
+mod txgs;
+mod vdevs;
 mod verify;
 mod volumes;
 
@@ -80,13 +87,11 @@ pub use volumes::Volume;
 
 use base::{Error, Result};
 use disk::feature::guid;
-use dmu::{Dmu, Objset, Tx};
-use dsl::{Dsl, FeatureStore, Features};
+use dmu::{Dmu, Objset};
+use dsl::{Dsl, FeatureStore};
 use env::Env;
 use space::Space;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use vdev::VdevTree;
 use zio::Zio;
 
@@ -135,8 +140,6 @@ pub struct Pool {
     pub tree: Arc<VdevTree>,
     /// The allocator.
     pub space: Arc<Space>,
-    pub(crate) removed: Arc<indirect::Removed>,
-    pub(crate) devices: Arc<TreeDevices>,
     /// The pipelines.
     pub zio: Arc<Zio>,
     /// The transaction engine.
@@ -145,69 +148,21 @@ pub struct Pool {
     pub mos: Arc<Objset>,
     /// Directories and datasets.
     pub dsl: Arc<Dsl>,
-    /// Space maps on disk.
-    pub maps: Arc<SpaceMaps>,
-    pub(crate) features: Arc<dyn Features>,
-    store: Option<Arc<FeatureStore>>,
     /// Deduplicated and cloned blocks.
     pub shares: Arc<Shares>,
-    shared: Mutex<Shared>,
-    readonly: bool,
-    config_object: u64,
-    vdev_zaps: bool,
-    software_version: u64,
-    pub(crate) sync: Mutex<sync::SyncState>,
-    pub(crate) tasks: sync::Tasks,
-    pub(crate) io: suspend::Suspension,
-    pub(crate) service: served::Service,
-    /// Object sets whose intent logs have been asked in the txg of that number.
-    pub(crate) asked: Mutex<(base::Txg, std::collections::BTreeSet<u64>)>,
-    /// The next txg is written even if nothing changed.
-    pub(crate) force_next: AtomicBool,
-    pub(crate) kicked: (Mutex<bool>, Condvar),
-    pub(crate) aux: Mutex<Arc<AuxDevices>>,
-    /// Devices that leave the tree with the txg that is being written.
-    pub(crate) left: Mutex<Vec<reshape::Left>>,
-    pub(crate) dtls: Mutex<HashMap<u64, base::RangeSet>>,
-    config_dirty: AtomicBool,
-    pub(crate) jobs: jobs::Jobs,
-    pub(crate) scans: Arc<scan::Scans>,
-    pub(crate) rebuilds: Arc<scan::Rebuilds>,
-    pub(crate) notices: notices::Notices,
-    /// Txgs that an idle pool may still write to have back what was freed.
-    pub(crate) owed: AtomicU32,
-    sets: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
-    pub(crate) errlog: ErrLog,
-    pub(crate) heart: multihost::Heart,
-    pub(crate) history_lost: std::sync::atomic::AtomicU64,
-    /// The properties that are stored, once they were read.
-    pub(crate) props: Mutex<Option<props::KnownProps>>,
-    pub(crate) txg_times: Mutex<txg_times::TxgTimes>,
-    me: std::sync::Weak<Pool>,
-    /// First txg of this opening: blocks of the intent log born in it or later are claims.
-    pub first_txg: base::Txg,
-    /// First txg that is written: later than `first_txg` after going back to an older state.
-    pub(crate) first_group: base::Txg,
-    /// Logs that cannot be read are given up (`import -m`).
-    missing_log: bool,
-    /// Datasets that could not be read when the pool was opened, and why.
-    pub(crate) unreadable: Mutex<Vec<(String, base::Error)>>,
-    rewound: Option<(u64, u64)>,
-    /// Txg of the checkpoint that was gone back to, or 0.
-    pub(crate) checkpoint_txg: base::Txg,
-    /// Deflated bytes that the software before left to be freed; they stay in a pool that is only
-    /// read, and are freed when one that is written is opened.
-    pub(crate) deferred_frees: u64,
-    /// Volumes whose logs wait to be replayed.
-    pub(crate) logged: Mutex<Vec<Arc<dsl::Dataset>>>,
-    /// Limits that tests and options change.
-    pub tunables: Tunables,
+    pub(crate) vdevs: vdevs::Vdevs,
+    pub(crate) allocation: allocation::Allocation,
+    pub(crate) sets: sets::Sets,
+    pub(crate) txgs: txgs::Txgs,
+    pub(crate) background: background::Background,
+    pub(crate) config: configuration::Configuration,
+    pub(crate) records: records::Records,
 }
 
 impl Pool {
     /// Name, version and keys of the configuration, locked.
     pub fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.acquire()
+        self.config.shared()
     }
 
     /// Name under which the pool is open.
@@ -228,55 +183,55 @@ impl Pool {
     /// Version of the software that wrote the pool, as its uberblock named it when it was opened; 0 in
     /// pools of old zfs-fuse. We leave it as it is: it tells how older file systems store device numbers.
     pub fn software_version(&self) -> u64 {
-        self.software_version
+        self.config.software_version
     }
 
     /// Datasets that were found damaged when the pool was opened for writing, and why. Nothing of them was
     /// changed.
     pub fn unreadable_datasets(&self) -> Vec<(String, base::Error)> {
-        self.unreadable.acquire().clone()
+        self.sets.unreadable.acquire().clone()
     }
 
     /// Whether intent logs are given up that cannot be read.
     pub(crate) fn gives_up_logs(&self) -> bool {
-        self.missing_log
+        self.config.missing_log
     }
 
     /// Whether nothing is written.
     pub fn is_readonly(&self) -> bool {
-        self.readonly
+        self.config.readonly
     }
 
     /// The features of a pool of version 5000.
     pub fn feature_store(&self) -> Option<&Arc<FeatureStore>> {
-        self.store.as_ref()
+        self.config.store.as_ref()
     }
 
     /// Of a pool opened at an older state than the newest: the time of that state (seconds since
     /// 1970), and by how many seconds the newest is younger.
     pub fn rewound(&self) -> Option<(u64, u64)> {
-        self.rewound
+        self.config.rewound
     }
 
     pub(crate) fn config_object(&self) -> u64 {
-        self.config_object
+        self.config.object
     }
 
     pub(crate) fn has_vdev_zaps(&self) -> bool {
-        self.vdev_zaps
+        self.config.vdev_zaps
     }
 
     pub(crate) fn has_project_quota(&self) -> bool {
-        self.features.is_enabled(guid::PROJECT_QUOTA)
+        self.config.features.is_enabled(guid::PROJECT_QUOTA)
     }
 
     /// The configuration must be written with the next txg.
     pub fn dirty_config(&self) {
-        self.config_dirty.store(true, Ordering::Relaxed);
+        self.config.set_dirty();
     }
 
     pub(crate) fn take_config_dirty(&self) -> bool {
-        self.config_dirty.swap(false, Ordering::Relaxed)
+        self.config.take_dirty()
     }
 
     /// Reads anew how large the dedup tables may get: the property `dedup_table_quota`, by default
@@ -295,13 +250,7 @@ impl Pool {
 
     /// Changes a key of the configuration such as `comment`; `None` removes it.
     pub fn set_extra(&self, key: &str, value: Option<&str>) {
-        let mut s = self.shared();
-        s.extra.retain(|(k, _)| k != key);
-        if let Some(v) = value {
-            s.extra.push((key.into(), v.into()));
-        }
-        drop(s);
-        self.dirty_config();
+        self.config.set_extra(key, value);
     }
 
     /// Whether there is a dedicated log device.
@@ -317,31 +266,26 @@ impl Pool {
         self.dmu.synced_txg()
     }
 
+    /// Space maps on disk.
+    pub fn maps(&self) -> &Arc<SpaceMaps> {
+        &self.allocation.maps
+    }
+
+    /// Whether space maps have histograms.
+    pub fn has_map_histograms(&self) -> bool {
+        self.config.histogram()
+    }
+
+    /// First txg of this opening: blocks of the intent log born in it or later are claims.
+    pub fn first_txg(&self) -> base::Txg {
+        self.txgs.first_txg
+    }
+
     pub(crate) fn me(&self) -> Result<Arc<Pool>> {
-        self.me
+        self.background
+            .pool
             .upgrade()
             .ok_or_else(|| Error::new(base::Kind::Stale, "the pool was exported"))
-    }
-}
-
-impl MapFeatures for Pool {
-    fn histogram(&self) -> bool {
-        self.features.is_enabled(guid::SPACEMAP_HISTOGRAM)
-    }
-    fn v2(&self) -> bool {
-        self.features.is_enabled(guid::SPACEMAP_V2)
-    }
-    fn log(&self) -> bool {
-        self.features.is_enabled(guid::LOG_SPACEMAP) && self.vdev_zaps
-    }
-    fn count_histogram(&self, tx: &Tx, delta: i64) -> Result<()> {
-        self.features.activate(tx, guid::SPACEMAP_HISTOGRAM, delta)
-    }
-    fn activate_log(&self, tx: &Tx) -> Result<()> {
-        if self.features.is_active(guid::LOG_SPACEMAP) {
-            return Ok(());
-        }
-        self.features.activate(tx, guid::LOG_SPACEMAP, 1)
     }
 }
 
@@ -360,7 +304,7 @@ impl dsl::PoolSpace for Pool {
         (self.space.dataset_space() + self.shares.saved())
             .saturating_sub(reserve)
             .saturating_sub(kept)
-            .saturating_sub(self.deferred_frees)
+            .saturating_sub(self.allocation.deferred_frees)
     }
 
     /// As the reference counts, with the parity there is instead of the most there can be: three

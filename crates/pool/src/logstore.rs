@@ -158,14 +158,14 @@ impl LogBlocks for Store {
 
     fn newest_birth(&self) -> Txg {
         match self.pool.upgrade() {
-            Some(pool) if self.claims => pool.first_group.after(MOST_AHEAD),
+            Some(pool) if self.claims => pool.txgs.first_group.after(MOST_AHEAD),
             _ => Txg::new(u64::MAX),
         }
     }
 
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let pool = self.pool()?;
-        let txg = txg.max(pool.first_group);
+        let txg = txg.max(pool.txgs.first_group);
         for (vdev, offset, asize) in pool.zio.places(bp)? {
             match self.looks {
                 true => pool.space.load_for_claim(vdev, offset, asize)?,

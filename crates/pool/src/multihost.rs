@@ -351,7 +351,7 @@ impl Heart {
 impl Pool {
     /// What rules its heartbeats follow from now on.
     pub fn set_multihost_rules(&self, rules: Multihost) {
-        let mut b = self.heart.lock();
+        let mut b = self.vdevs.heart.lock();
         b.rules = rules;
         b.delay = rules.interval_ms * MS;
     }
@@ -367,7 +367,7 @@ impl Pool {
             .filter(|l| l.state().usable())
             .collect();
         let now = self.env.clock.monotonic_ns();
-        let mut b = self.heart.lock();
+        let mut b = self.vdevs.heart.lock();
         let interval = Duration::from_millis(b.rules.interval_ms.max(1));
         if !b.on || self.is_readonly() || self.stopped().is_some() {
             b.last = None;
@@ -396,7 +396,7 @@ impl Pool {
             drop(b);
             let written = self.tree.write_heartbeat(&ub, leaf);
             let now = self.env.clock.monotonic_ns();
-            b = self.heart.lock();
+            b = self.vdevs.heart.lock();
             if written.is_ok() {
                 let each = now.saturating_sub(last);
                 // Slower at once, faster by and by.
@@ -413,7 +413,7 @@ impl Pool {
     /// Suspends the pool if no heartbeat has been written for too long: another host may take it.
     /// Returns how often to call this.
     pub fn watch_heartbeat(&self) -> Duration {
-        let mut b = self.heart.lock();
+        let mut b = self.vdevs.heart.lock();
         let interval = Duration::from_millis(b.rules.interval_ms.max(1));
         let limit = b.rules.fail_intervals * b.rules.interval_ms * MS;
         let now = self.env.clock.monotonic_ns();
@@ -430,12 +430,12 @@ impl Pool {
     /// Whether the pool was suspended because no heartbeat could be written. It must not go on:
     /// another host may have it.
     pub fn is_lost_to_multihost(&self) -> bool {
-        self.heart.lock().lost
+        self.vdevs.heart.lock().lost
     }
 
     /// Whether heartbeats are to be written.
     pub fn is_multihost(&self) -> bool {
-        self.heart.is_on() && !self.is_readonly()
+        self.vdevs.heart.is_on() && !self.is_readonly()
     }
 
     fn suspend_for_multihost(&self, silent: u64) {

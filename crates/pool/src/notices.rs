@@ -63,7 +63,7 @@ pub(crate) struct Notices(OnceLock<Observer>);
 impl Pool {
     /// Sets who is told, once.
     pub fn observe(&self, observer: Observer) {
-        let _ = self.notices.0.set(observer);
+        let _ = self.records.notices.0.set(observer);
     }
 
     pub(crate) fn notice(&self, what: Scanning, turned: Turned) {
@@ -71,7 +71,7 @@ impl Pool {
     }
 
     pub(crate) fn tell(&self, notice: Notice) {
-        if let Some(observer) = self.notices.0.get() {
+        if let Some(observer) = self.records.notices.0.get() {
             observer(self, notice);
         }
     }

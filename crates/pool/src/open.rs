@@ -1,5 +1,6 @@
 //! Opening a pool (pool format §6.2), with a rewind to an older state where the newest cannot be opened.
 
+use crate::configuration::Configuration;
 use crate::create::mos_policy;
 use crate::engine::{Engine, Parts};
 use crate::multihost::Heart;
@@ -16,7 +17,8 @@ use dmu::Objset;
 use dsl::{Bpobj, Dsl, FeatureStore, Features, NoFeatures};
 use env::{Access, Env};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use vdev::{keys, State, VdevTree};
 use zap::Zap;
 
@@ -403,45 +405,51 @@ impl Pool {
             let v = trusted.get_str(k)?;
             Some((k.to_string(), v.to_string()))
         });
+        let vdev_zaps = has_vdev_zaps(&mos)?;
         let pool = Pool::assemble(Parts {
-            vdev_zaps: has_vdev_zaps(&mos)?,
             engine,
             mos,
             dsl,
             maps,
-            features,
-            store,
-            shares,
-            shared: Shared {
-                name,
-                label_name: opts.temporary.then_some(old_name),
-                version,
-                extra: extra.collect(),
+            config: Configuration {
+                features,
+                store,
+                shared: Mutex::new(Shared {
+                    name,
+                    label_name: opts.temporary.then_some(old_name),
+                    version,
+                    extra: extra.collect(),
+                }),
+                readonly: opts.readonly,
+                object: config_object,
+                vdev_zaps,
+                software_version: ub.software_version,
+                dirty: AtomicBool::new(true),
+                props: Mutex::default(),
+                missing_log: opts.missing_log,
+                rewound: (ub.txg < latest.0)
+                    .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
+                checkpoint_txg: ub.checkpoint_txg,
+                tunables: opts.tunables,
             },
-            readonly: opts.readonly,
-            config_object,
-            software_version: ub.software_version,
+            shares,
             aux,
             first_txg: ub.txg.next(),
             first_group: latest.0.max(ub.txg).next(),
-            missing_log: opts.missing_log,
-            rewound: (ub.txg < latest.0)
-                .then(|| (ub.timestamp, latest.1.saturating_sub(ub.timestamp))),
             uberblock: ub,
             deferred_frees,
             dtls,
             heart: Heart::new(opts.multihost),
-            tunables: opts.tunables,
         });
         pool.load_errlog();
         pool.load_txg_times();
-        if !pool.readonly {
+        if !pool.config.readonly {
             pool.load_scan_or_warn()?;
         }
         pool.refresh_multihost()?;
         pool.refresh_dedup_quota()?;
         pool.refresh_failmode()?;
-        if !pool.readonly {
+        if !pool.config.readonly {
             // Whatever may refuse the import comes before the first write.
             pool.rehearse_claims(by_log)?;
             pool.tree.do_held_repairs();

@@ -28,7 +28,7 @@ impl Pool {
     /// Every property stored, by name.
     pub fn stored_props(&self) -> Result<Vec<(String, PropValue)>> {
         // Read when the pool is opened or made, before anybody else knows it.
-        let mut known = self.props.acquire();
+        let mut known = self.config.props.acquire();
         let all = match &*known {
             Some(all) => all,
             None => known.insert(self.read_props()?),
@@ -81,7 +81,7 @@ impl Pool {
             Some(PropValue::Str(s)) => z.update(tx, name, &Value::string(s)),
             None => z.remove_if(tx, name).map(|_| ()),
         }?;
-        if let Some(known) = &mut *self.props.acquire() {
+        if let Some(known) = &mut *self.config.props.acquire() {
             match value {
                 Some(v) => known.insert(name.to_string(), v.clone()),
                 None => known.remove(name),
@@ -100,14 +100,14 @@ impl Pool {
         let stored = self.stored_props()?;
         let set = stored.iter().find(|(n, _)| n == "multihost");
         let on = matches!(set, Some((_, PropValue::Int(1))));
-        self.heart.set(on);
+        self.vdevs.heart.set(on);
         Ok(())
     }
 
     /// Features were enabled: what is written from now on follows them. To be called in the txg
     /// in which they were enabled.
     pub fn features_changed(&self) -> Result<()> {
-        let policy = mos_policy(self.version(), &*self.features);
+        let policy = mos_policy(self.version(), &*self.config.features);
         self.mos.set_policy(policy);
         for set in self.open_sets() {
             self.refresh_policy(&set.ds)?;

@@ -261,6 +261,7 @@ impl Pool {
             };
             pool.dirty_config();
             let grown = pool
+                .allocation
                 .maps
                 .grow_top(tx, top.id(), top.metaslab_count())
                 .and_then(|()| pool.space.grow_top(top.id(), asize, tx.txg()))
@@ -319,6 +320,7 @@ impl Pool {
             return Ok(self.is_rebuilding().then_some(AttachRefusal::Rebuilding));
         }
         let enabled = self
+            .config
             .features
             .is_enabled(disk::feature::guid::DEVICE_REBUILD);
         let top = self.tree.top_of(guid)?;
@@ -475,7 +477,7 @@ impl Pool {
         let stays = self.spare_that_stays(guid);
         // The survivor of a group may get another guid.
         let known: Vec<(Arc<Vdev>, base::RangeSet)> = {
-            let mut known = self.dtls.acquire();
+            let mut known = self.vdevs.dtls.acquire();
             let leaves = self.tree.dtl_holders().into_iter();
             leaves
                 .filter_map(|l| known.remove(&l.guid()).map(|dtl| (l, dtl)))
@@ -484,7 +486,7 @@ impl Pool {
         let left = self.tree.detach(guid);
         {
             let gone = left.as_ref().ok().map(|l| l.guid());
-            let mut now = self.dtls.acquire();
+            let mut now = self.vdevs.dtls.acquire();
             for (leaf, dtl) in known {
                 if Some(leaf.guid()) != gone {
                     now.insert(leaf.guid(), dtl);
@@ -500,7 +502,7 @@ impl Pool {
         let path = left.path().unwrap_or_default();
         self.or_stop(self.log_internal(tx, "detach", &format!("vdev={path}")))?;
         let idle = self.spare_label(left.guid());
-        self.left.acquire().push((left, idle));
+        self.vdevs.left.acquire().push((left, idle));
         Ok(())
     }
 
@@ -543,7 +545,7 @@ impl Pool {
     /// Frees what the MOS has of a leaf that left.
     pub(crate) fn leaf_leaves(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
         if let Some(dtl) = leaf.get_u64(keys::DTL).filter(|o| *o != 0) {
-            self.maps.free_map(tx, self, dtl)?;
+            self.allocation.maps.free_map(tx, &self.config, dtl)?;
             leaf.unset(keys::DTL);
         }
         for key in [keys::ZAP_LEAF, keys::ZAP_TOP] {
@@ -561,7 +563,7 @@ impl Pool {
 
     /// Lets go of the devices that left with the txg that is on disk now.
     pub(crate) fn retire_left(&self) {
-        let left = std::mem::take(&mut *self.left.acquire());
+        let left = std::mem::take(&mut *self.vdevs.left.acquire());
         for (leaf, idle) in left {
             self.tree.retire(&leaf, idle.as_ref());
         }
@@ -573,7 +575,7 @@ impl Pool {
         if self.shares.checkpoint.txg().is_some() {
             return Vec::new();
         }
-        let known = self.dtls.acquire();
+        let known = self.vdevs.dtls.acquire();
         let whole = |v: &Vdev| {
             let on_disk = known.get(&v.guid()).is_none_or(|d| d.is_empty());
             v.state() == State::Healthy
@@ -729,24 +731,24 @@ impl Pool {
         let leaves = self.tree.remove_top(id)?;
         self.dirty_config();
         self.space.remove_top(id);
-        self.or_stop(self.maps.remove_top(tx, self, id))?;
+        self.or_stop(self.allocation.maps.remove_top(tx, &self.config, id))?;
         known
             .iter()
-            .for_each(|g| drop(self.dtls.acquire().remove(g)));
+            .for_each(|g| drop(self.vdevs.dtls.acquire().remove(g)));
         for leaf in &leaves {
             self.or_stop(self.leaf_leaves(tx, leaf))?;
         }
         if !top.kind().is_leaf() {
             self.or_stop(self.leaf_leaves(tx, &top))?;
         }
-        self.devices.refresh();
+        self.vdevs.devices.refresh();
         let text = format!(
             "{} vdev {id} (log) {}",
             self.name(),
             top.path().unwrap_or_default()
         );
         self.or_stop(self.log_internal(tx, "vdev remove", text.trim_end()))?;
-        let mut left = self.left.acquire();
+        let mut left = self.vdevs.left.acquire();
         left.extend(leaves.into_iter().map(|l| (l, None)));
         Ok(())
     }

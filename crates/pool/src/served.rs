@@ -48,8 +48,8 @@ impl Serving<'_> {
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        *self.0.service.lock() = None;
-        self.0.service.news.notify_all();
+        *self.0.txgs.service.lock() = None;
+        self.0.txgs.service.news.notify_all();
     }
 }
 
@@ -57,24 +57,24 @@ impl Pool {
     /// The calling thread syncs for all others from now on: it must call [`Serving::sync`] whenever
     /// [`Pool::wait_for_work`] says so, and never wait for anything that may wait for a txg.
     pub fn serve(&self) -> Serving<'_> {
-        *self.service.lock() = Some(std::thread::current().id());
+        *self.txgs.service.lock() = Some(std::thread::current().id());
         Serving(self)
     }
 
     /// Whether a thread writes the txgs of this pool for all others.
     pub(crate) fn is_served(&self) -> bool {
-        self.service.lock().is_some()
+        self.txgs.service.lock().is_some()
     }
 
     /// Whether somebody waits for a txg that is not on disk.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.service.wanted.load(Ordering::Acquire) > self.dmu.synced_txg().number()
+        self.txgs.service.wanted.load(Ordering::Acquire) > self.dmu.synced_txg().number()
     }
 
     /// A txg is on disk, or the state of suspension changed.
     pub(crate) fn tell_waiting(&self) {
-        drop(self.service.lock());
-        self.service.news.notify_all();
+        drop(self.txgs.service.lock());
+        self.txgs.service.news.notify_all();
     }
 
     /// Has txg `txg` synced by the thread that serves, and waits for it. False: there is none, or
@@ -85,11 +85,12 @@ impl Pool {
     pub(crate) fn await_served(&self, txg: Txg, along: Along) -> Result<bool> {
         base::waits::about_to_wait();
         let me = std::thread::current().id();
-        let mut thread = self.service.lock();
+        let mut thread = self.txgs.service.lock();
         if thread.is_none_or(|t| t == me) {
             return Ok(false);
         }
-        self.service
+        self.txgs
+            .service
             .wanted
             .fetch_max(txg.number(), Ordering::AcqRel);
         dmu::Driver::kick(self);
@@ -113,7 +114,7 @@ impl Pool {
             if thread.is_none_or(|t| t == me) {
                 return Ok(false);
             }
-            thread = self.service.news.wait_acquire(thread);
+            thread = self.txgs.service.news.wait_acquire(thread);
         }
     }
 }

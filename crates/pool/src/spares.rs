@@ -143,7 +143,7 @@ pub(crate) fn create_dspares(
 impl Pool {
     /// Hot spares (the pool's own distributed ones included) and cache devices.
     pub fn aux_devices(&self) -> Arc<AuxDevices> {
-        self.aux.acquire().clone()
+        self.vdevs.aux.acquire().clone()
     }
 
     /// Adds devices to the spares or the cache devices, in one txg. A device with the label of a spare keeps its guid: spares
@@ -296,7 +296,7 @@ impl Pool {
             list.set(key, Value::NvListArray(now.clone()));
             write_nvlist(&self.mos, tx, object, &list)?;
         }
-        *self.aux.acquire() = Arc::new(aux);
+        *self.vdevs.aux.acquire() = Arc::new(aux);
         Ok(())
     }
 }

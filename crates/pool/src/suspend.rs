@@ -139,34 +139,34 @@ impl Suspension {
 impl Pool {
     /// Why nothing is written at the moment, if so: the pool waits for its devices or is stopped.
     pub fn suspended(&self) -> Option<Error> {
-        if self.io.now.load(Ordering::Acquire) == RUNNING {
+        if self.txgs.io.now.load(Ordering::Acquire) == RUNNING {
             return None;
         }
-        let st = self.io.lock();
+        let st = self.txgs.io.lock();
         st.stopped.clone().or_else(|| st.waiting.clone())
     }
 
     /// Why no txg is written any more, if the pool is stopped for good.
     pub fn stopped(&self) -> Option<Error> {
-        if self.io.now.load(Ordering::Acquire) != STOPPED {
+        if self.txgs.io.now.load(Ordering::Acquire) != STOPPED {
             return None;
         }
-        self.io.lock().stopped.clone()
+        self.txgs.io.lock().stopped.clone()
     }
 
     /// Whether a txg waits for the devices.
     pub fn is_waiting(&self) -> bool {
-        self.io.now.load(Ordering::Acquire) == WAITING
+        self.txgs.io.now.load(Ordering::Acquire) == WAITING
     }
 
     /// How often the devices took what they had refused, since the pool was opened.
     pub fn resumptions(&self) -> u64 {
-        self.io.resumptions.load(Ordering::Acquire)
+        self.txgs.io.resumptions.load(Ordering::Acquire)
     }
 
     /// Whether a call that changes something is carried out now.
     pub fn admits(&self) -> Admits {
-        match self.io.now.load(Ordering::Acquire) {
+        match self.txgs.io.now.load(Ordering::Acquire) {
             RUNNING => Admits::Now,
             _ if mutated(Mutation::AdmittedWhileSuspended) => Admits::Now,
             WAITING if self.failmode() == Failmode::Wait => Admits::Later,
@@ -178,20 +178,20 @@ impl Pool {
     /// devices gives up. The state on disk is that of the last txg written. Only exporting the pool
     /// by force or closing it ends this; the first reason counts.
     pub fn stop_for_good(&self, why: Error) {
-        let mut st = self.io.lock();
+        let mut st = self.txgs.io.lock();
         if st.stopped.is_some() {
             return;
         }
         st.stopped = Some(why.clone());
         st.waiting = None;
-        self.jobs.stop();
-        self.io.now.store(STOPPED, Ordering::Release);
+        self.background.jobs.stop();
+        self.txgs.io.now.store(STOPPED, Ordering::Release);
         drop(st);
         tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), %why, "pool is stopped");
-        self.io.changed.notify_all();
+        self.txgs.io.changed.notify_all();
         self.dmu.stop(self.suspended_error(&why));
         self.tell_waiting();
-        self.io.tell(Turn::Stopped(&why));
+        self.txgs.io.tell(Turn::Stopped(&why));
     }
 
     /// Stops the pool because a thread panicked `when`: what is in memory may be changed by half. The log
@@ -216,7 +216,7 @@ impl Pool {
 
     /// The property as it was read last.
     pub fn failmode(&self) -> Failmode {
-        Failmode::from_number(self.io.failmode.load(Ordering::Relaxed).into())
+        Failmode::from_number(self.txgs.io.failmode.load(Ordering::Relaxed).into())
     }
 
     /// Reads anew what the property `failmode` says.
@@ -227,40 +227,41 @@ impl Pool {
             Some(dsl::PropValue::Int(n)) => u8::try_from(*n).unwrap_or(0),
             _ => 0,
         };
-        self.io.failmode.store(n, Ordering::Relaxed);
+        self.txgs.io.failmode.store(n, Ordering::Relaxed);
         Ok(())
     }
 
     /// Sets what decides whether a txg waits; once.
     pub fn set_patience(&self, patience: Box<dyn Patience>) {
-        let _ = self.io.patience.set(patience);
+        let _ = self.txgs.io.patience.set(patience);
     }
 
     /// From now on a txg that the devices refuse blocks the thread that syncs it until they take it,
     /// the pool is stopped, or [`Pool::give_up_waiting`] is called. `tell` hears of it.
     pub fn wait_for_devices(&self, tell: Tell) {
-        let _ = self.io.tell.set(tell);
+        let _ = self.txgs.io.tell.set(tell);
         self.set_patience(Box::new(Blocking));
     }
 
     /// From now on no txg waits for devices: a failure stops the pool. For the end of the daemon.
     pub fn give_up_waiting(&self) {
-        self.io.lock().gives_up = true;
-        self.io.changed.notify_all();
+        self.txgs.io.lock().gives_up = true;
+        self.txgs.io.changed.notify_all();
     }
 
     /// Has the devices tried again, and waits for the outcome.
     ///
     /// Errors: the devices refuse still, or the pool is stopped.
     pub fn retry(&self) -> Result<()> {
-        let mut st = self.io.lock();
+        let mut st = self.txgs.io.lock();
         if st.waiting.is_some() {
             // The attempt under way may have begun before whatever the caller mended.
             st.wanted = st.wanted.max(st.made) + 1;
             let mine = st.wanted;
-            self.io.changed.notify_all();
+            self.txgs.io.changed.notify_all();
             let pending = |st: &mut State| st.waiting.is_some() && st.made < mine;
             st = self
+                .txgs
                 .io
                 .changed
                 .wait_while(st, pending)
@@ -279,9 +280,9 @@ impl Pool {
     /// Waits a moment for the state to change: at most `most`, or not at all if the pool does not
     /// wait for its devices.
     pub fn wait_for_turn(&self, most: Duration) {
-        let st = self.io.lock();
+        let st = self.txgs.io.lock();
         let waits = |st: &mut State| st.waiting.is_some();
-        drop(self.io.changed.wait_timeout_while(st, most, waits));
+        drop(self.txgs.io.changed.wait_timeout_while(st, most, waits));
     }
 
     /// Does `write`, which hands something of a txg to the devices, until they take it. What it
@@ -300,7 +301,7 @@ impl Pool {
                 }
                 Err(e) => e,
             };
-            let patience = match self.io.patience.get() {
+            let patience = match self.txgs.io.patience.get() {
                 Some(p) if is_of_devices(&why) && !self.tree.has_lost_writes() => p,
                 _ => return Err(why),
             };
@@ -323,49 +324,49 @@ impl Pool {
 
     /// The pool waits for its devices, from now on or still. False: it must not.
     fn waits(&self, why: &Error) -> bool {
-        let mut st = self.io.lock();
+        let mut st = self.txgs.io.lock();
         if st.stopped.is_some() || st.gives_up {
             return false;
         }
         let news = st.waiting.replace(why.clone()).is_none();
         if news {
-            self.io.now.store(WAITING, Ordering::Release);
+            self.txgs.io.now.store(WAITING, Ordering::Release);
         } else {
             st.made += 1;
         }
         drop(st);
-        self.io.changed.notify_all();
+        self.txgs.io.changed.notify_all();
         if news {
             self.tell_waiting();
-            self.io.tell(Turn::Waits(why));
+            self.txgs.io.tell(Turn::Waits(why));
         }
         true
     }
 
     /// The devices took what they were given.
     fn went_through(&self) {
-        if self.io.now.load(Ordering::Acquire) != WAITING {
+        if self.txgs.io.now.load(Ordering::Acquire) != WAITING {
             return;
         }
-        let mut st = self.io.lock();
+        let mut st = self.txgs.io.lock();
         if st.waiting.take().is_none() {
             return;
         }
         st.made += 1;
-        self.io.resumptions.fetch_add(1, Ordering::AcqRel);
-        self.io.now.store(RUNNING, Ordering::Release);
+        self.txgs.io.resumptions.fetch_add(1, Ordering::AcqRel);
+        self.txgs.io.now.store(RUNNING, Ordering::Release);
         drop(st);
         tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), "pool is resumed");
         self.space.retry_failed();
         self.dmu.pause_early(false);
-        self.io.changed.notify_all();
-        self.io.tell(Turn::Resumed);
+        self.txgs.io.changed.notify_all();
+        self.txgs.io.tell(Turn::Resumed);
     }
 }
 
 impl zio::Waits for Pool {
     fn await_readable(&self, vdevs: &[u64], why: &Error) -> bool {
-        if self.io.patience.get().is_none() {
+        if self.txgs.io.patience.get().is_none() {
             return false;
         }
         let away = || {
@@ -421,7 +422,7 @@ struct Blocking;
 
 impl Patience for Blocking {
     fn again(&self, pool: &Pool, _: &Error) -> bool {
-        let io = &pool.io;
+        let io = &pool.txgs.io;
         let idle = |st: &mut State| st.stopped.is_none() && !st.gives_up && st.wanted <= st.made;
         let (st, _) = io.changed.wait_acquire_while(io.lock(), RETRY, idle);
         st.stopped.is_none() && !st.gives_up

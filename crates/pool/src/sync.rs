@@ -95,7 +95,7 @@ impl SyncHooks for Hooks<'_> {
 
 impl Pool {
     pub(crate) fn sync_state(&self) -> MutexGuard<'_, SyncState> {
-        self.sync.acquire()
+        self.txgs.sync.acquire()
     }
 
     /// Runs `f` in syncing context and returns when its txg is on disk. `f` must check before it
@@ -104,7 +104,7 @@ impl Pool {
         &self,
         f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
     ) -> Result<R> {
-        self.task_in(&self.tasks.late, f)
+        self.task_in(&self.txgs.tasks.late, f)
     }
 
     /// The same before syncing context dirties or frees anything of the txg: `f` sees the pool as the uberblock of
@@ -116,7 +116,7 @@ impl Pool {
         &self,
         f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
     ) -> Result<R> {
-        self.task_in(&self.tasks.early, f)
+        self.task_in(&self.txgs.tasks.early, f)
     }
 
     fn task_in<R: Send + 'static>(
@@ -124,7 +124,7 @@ impl Pool {
         phase: &Mutex<Vec<Task>>,
         f: impl FnOnce(&Pool, &Tx) -> Result<R> + Send + 'static,
     ) -> Result<R> {
-        if self.readonly {
+        if self.config.readonly {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
         }
         let slot: Arc<Mutex<Option<(Txg, Result<R>)>>> = Arc::default();
@@ -183,14 +183,14 @@ impl Pool {
     }
 
     fn prove(&self, along: Along) -> Result<()> {
-        if self.readonly {
+        if self.config.readonly {
             return Ok(());
         }
-        self.force_next.store(true, Ordering::Release);
+        self.txgs.force_next.store(true, Ordering::Release);
         loop {
             self.sync_along(self.dmu.open_txg(), along)?;
             // A txg that was about to close may not have seen it.
-            if !self.force_next.load(Ordering::Acquire) {
+            if !self.txgs.force_next.load(Ordering::Acquire) {
                 return Ok(());
             }
         }
@@ -200,7 +200,7 @@ impl Pool {
     /// before: only txgs that are on disk do. Each of them frees a little itself, so their number
     /// behind one with changes is limited.
     fn gives_back(&self) -> bool {
-        self.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
+        self.txgs.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
     }
 
     /// Closes the open txg and writes it.
@@ -246,11 +246,11 @@ impl Pool {
 
     /// Closes the open txg; true if it was written because there was something to write.
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
-        let early = std::mem::take(&mut *self.tasks.early.acquire());
-        let tasks = std::mem::take(&mut *self.tasks.late.acquire());
+        let early = std::mem::take(&mut *self.txgs.tasks.early.acquire());
+        let tasks = std::mem::take(&mut *self.txgs.tasks.late.acquire());
         self.zio.settle();
         // Not `st.force`: with that, a txg owes no further ones that give freed space back.
-        let asked = self.force_next.swap(false, Ordering::AcqRel);
+        let asked = self.txgs.force_next.swap(false, Ordering::AcqRel);
         let group = self.dmu.begin_sync()?;
         let txg = group.txg;
         let tx = self.dmu.syncing_tx(txg);
@@ -267,16 +267,16 @@ impl Pool {
             || asked
             || st.flush_all
             || self.space.has_changes(txg)
-            || self.removed.has_changes(txg)
-            || self.jobs.want_txg()
+            || self.allocation.removed.has_changes(txg)
+            || self.background.jobs.want_txg()
             || self.has_replaced()
             || self.dtls_changed()
-            || self.errlog.is_dirty()
-            || self.heart.is_on();
+            || self.records.errlog.is_dirty()
+            || self.vdevs.heart.is_on();
         if dirty && !st.force {
-            self.owed.store(DEFERRED_GROUPS, Ordering::Relaxed);
+            self.txgs.owed.store(DEFERRED_GROUPS, Ordering::Relaxed);
         } else if !dirty && self.gives_back() {
-            self.owed.fetch_sub(1, Ordering::Relaxed);
+            self.txgs.owed.fetch_sub(1, Ordering::Relaxed);
         } else if !dirty {
             st.skipped += 1;
             self.space.sync_skipped(txg)?;
@@ -293,7 +293,9 @@ impl Pool {
             bytes = self.dmu.unwritten_bytes(),
             "txg is written"
         );
-        self.maps.flush(&tx, self, &self.space, st.flush_all)?;
+        self.allocation
+            .maps
+            .flush(&tx, &self.config, &self.space, st.flush_all)?;
         for os in &group.objsets {
             base::mutation::panic_point("before a dataset is written");
             self.pre_sync(&tx, os)?;
@@ -389,7 +391,10 @@ impl Pool {
     pub(crate) fn is_waited_for(&self) -> bool {
         let tasks = |t: &Mutex<Vec<Task>>| !t.acquire().is_empty();
         // Without a thread of its own whoever needs a txg writes it.
-        !self.is_served() || self.is_wanted() || tasks(&self.tasks.early) || tasks(&self.tasks.late)
+        !self.is_served()
+            || self.is_wanted()
+            || tasks(&self.txgs.tasks.early)
+            || tasks(&self.txgs.tasks.late)
     }
 
     /// Writes the txg in which the pool was made.
@@ -401,7 +406,7 @@ impl Pool {
     /// What the intent log wants in the header of its object set; asked once in a txg.
     pub(crate) fn pre_sync(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
         {
-            let mut asked = self.asked.acquire();
+            let mut asked = self.txgs.asked.acquire();
             if asked.0 != tx.txg() {
                 *asked = (tx.txg(), BTreeSet::new());
             }
@@ -439,7 +444,7 @@ impl Pool {
             return Ok(());
         }
         let ds = self.dsl.dataset_by_object(os.id())?;
-        if !ds.has_feature(LONGNAME) && self.features.is_enabled(LONGNAME) {
+        if !ds.has_feature(LONGNAME) && self.config.features.is_enabled(LONGNAME) {
             // Names may be long from now on, so whoever opens the pool has to know.
             if own_number(&ds, "longname")? != 0 {
                 ds.activate_feature(tx, LONGNAME)?;
@@ -494,10 +499,12 @@ impl Pool {
             }
             self.write_obsolete(tx)?;
             let changes = self.space.take_changes(txg);
-            self.maps.write(tx, self, &self.space, &changes, pass)?;
-            self.shares.checkpoint.write(tx, self, pass)?;
+            self.allocation
+                .maps
+                .write(tx, &self.config, &self.space, &changes, pass)?;
+            self.shares.checkpoint.write(tx, &self.config, pass)?;
             let more = self.space.has_changes(txg)
-                || self.removed.has_changes(txg)
+                || self.allocation.removed.has_changes(txg)
                 || self.shares.checkpoint.is_dirty();
             if !self.mos.is_dirty_in(txg) && !more {
                 return Ok(());
@@ -511,7 +518,7 @@ impl Pool {
 
     /// Whether a leaf missed something that is not on disk yet.
     fn dtls_changed(&self) -> bool {
-        let known = self.dtls.acquire();
+        let known = self.vdevs.dtls.acquire();
         self.tree.dtl_holders().iter().any(|leaf| {
             let now = leaf.dtl();
             match known.get(&leaf.guid()) {
@@ -538,10 +545,11 @@ impl Pool {
             }
             let mut now = leaf.dtl();
             let object = leaf.get_u64(keys::DTL).unwrap_or(0);
-            let mut known = self.dtls.acquire();
+            let mut known = self.vdevs.dtls.acquire();
             let before = known.entry(leaf.guid()).or_default();
             let failing = leaf.stats.write_errors.load(Ordering::Relaxed) > 0;
-            let missed = |(a, b)| !before.contains(a, b) && !self.scans.has_tried(&leaf, a, b);
+            let missed =
+                |(a, b)| !before.contains(a, b) && !self.background.scans.has_tried(&leaf, a, b);
             if failing && now.iter().any(missed) {
                 // It has just missed something, and may miss blocks of this txg that are written after the list.
                 leaf.dtl_add(tx.txg());
@@ -550,7 +558,10 @@ impl Pool {
             if *before == now || (object == 0 && now.is_empty()) {
                 continue;
             }
-            let o = self.maps.write_dtl(tx, self, object, &now)?;
+            let o = self
+                .allocation
+                .maps
+                .write_dtl(tx, &self.config, object, &now)?;
             if o != object {
                 leaf.set_u64(keys::DTL, o);
                 st.config_dirty = true;
@@ -577,9 +588,9 @@ impl Pool {
         // Never two uberblocks that rank the same, whatever the clock does.
         ub.timestamp = secs.max(0) as u64;
         ub.rootbp = self.mos.root();
-        ub.software_version = self.software_version;
+        ub.software_version = self.config.software_version;
         ub.checkpoint_txg = Txg::NONE;
-        let multihost = self.heart.stamp(&mut ub);
+        let multihost = self.vdevs.heart.stamp(&mut ub);
         let start = self.env.rng.u64();
         let base = self.label_base(st.state, txg);
         let config_dirty = st.config_dirty;
@@ -598,7 +609,7 @@ impl Pool {
             }
             self.tree.commit(&base, &ub, &dirty, &targets, multihost)
         })?;
-        self.heart.committed(&ub);
+        self.vdevs.heart.committed(&ub);
         st.uberblock = ub;
         Ok(())
     }
@@ -617,7 +628,7 @@ impl Driver for Pool {
     }
 
     fn kick(&self) {
-        let (m, cv) = &self.kicked;
+        let (m, cv) = &self.txgs.kicked;
         let mut kicked = m.acquire();
         // Often said before it is heard: a call of the system each time would be for nothing.
         if !std::mem::replace(&mut *kicked, true) {
@@ -633,7 +644,7 @@ impl Driver for Pool {
 impl Pool {
     /// Returns when txg `txg` is on disk.
     fn sync_along(&self, txg: Txg, along: Along) -> Result<()> {
-        if self.readonly {
+        if self.config.readonly {
             // Nothing was changed, so everything is on disk.
             return Ok(());
         }
@@ -655,7 +666,7 @@ impl Pool {
     /// For the daemon's sync thread: waits until `timeout` has passed, somebody kicked, or the pool
     /// is being closed; true if there is something to write.
     pub fn wait_for_work(&self, timeout: std::time::Duration) -> bool {
-        let (m, cv) = &self.kicked;
+        let (m, cv) = &self.txgs.kicked;
         let g = m.acquire();
         let (mut g, _) = cv.wait_acquire_while(g, timeout, |k| !*k);
         *g = false;
@@ -664,10 +675,10 @@ impl Pool {
         let work = self.is_wanted()
             || self.dmu.is_open_dirty()
             || self.gives_back()
-            || self.jobs.want_txg()
+            || self.background.jobs.want_txg()
             || self.has_replaced()
-            || self.errlog.is_dirty();
-        work && !self.readonly
+            || self.records.errlog.is_dirty();
+        work && !self.config.readonly
     }
 }
 

@@ -222,9 +222,9 @@ impl Pool {
         Rooms {
             mos: &self.mos,
             space: &self.space,
-            maps: &self.maps,
+            maps: &self.allocation.maps,
             shares: &self.shares,
-            devices: &self.devices,
+            devices: &self.vdevs.devices,
         }
     }
 
@@ -317,7 +317,8 @@ impl Pool {
         if self.is_readonly() {
             bail!(ReadOnly, "pool '{}' is imported read-only", self.name());
         }
-        let has_classes = self.vdev_zaps && self.features.is_enabled(ALLOCATION_CLASSES);
+        let has_classes =
+            self.config.vdev_zaps && self.config.features.is_enabled(ALLOCATION_CLASSES);
         if spec.bias.is_some() && !has_classes {
             bail!(
                 Unsupported,
@@ -352,7 +353,13 @@ impl Pool {
             self.or_stop(create_vdev_zaps(&self.mos, tx, map, tops))?;
         }
         for (top, bias) in tops.iter().zip(biases) {
-            self.or_stop(write_bias(&self.mos, tx, top, *bias, &*self.features))?;
+            self.or_stop(write_bias(
+                &self.mos,
+                tx,
+                top,
+                *bias,
+                &*self.config.features,
+            ))?;
             let text = format!("vdev {} of {}", top.name(), self.name());
             self.or_stop(self.log_internal(tx, "vdev add", &text))?;
         }
@@ -364,7 +371,7 @@ impl Pool {
         top.choose_metaslabs();
         self.dirty_config();
         let rooms = self.rooms();
-        self.or_stop(rooms.register(top, Metaslabs::New(tx, self)))?;
+        self.or_stop(rooms.register(top, Metaslabs::New(tx, &self.config)))?;
         rooms.registered();
         Ok(())
     }

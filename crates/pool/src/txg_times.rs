@@ -130,7 +130,7 @@ impl Pool {
             }
         }
         times.noted = times.entries().max().unwrap_or_default();
-        *self.txg_times.acquire() = times;
+        *self.txgs.times.acquire() = times;
     }
 
     fn read_ring(&self, name: &str) -> Result<Option<Ring>> {
@@ -150,7 +150,7 @@ impl Pool {
             return Ok(());
         }
         let now = self.seconds();
-        let mut times = self.txg_times.acquire();
+        let mut times = self.txgs.times.acquire();
         let (time, txg) = times.noted;
         let due = now >= time.saturating_add(NOTED_EVERY) || (last && now >= time);
         if !due || txg >= tx.txg() {
@@ -171,7 +171,7 @@ impl Pool {
     /// The txgs in which blocks were born between two moments, in seconds since 1970; a few more at both ends. Without an
     /// entry early or late enough the range has no such end.
     pub fn txgs_between(&self, start: Option<u64>, end: Option<u64>) -> crate::ScrubRange {
-        let times = self.txg_times.acquire();
+        let times = self.txgs.times.acquire();
         crate::ScrubRange {
             after: start.and_then(|t| times.before(t)).unwrap_or(Txg::NONE),
             through: end.and_then(|t| times.until(t, self.seconds())),

@@ -145,7 +145,7 @@ impl Pool {
     /// are loaded; to be called again when keys have been. Returns what failed, with names.
     pub fn replay_volumes(&self) -> Vec<(String, Error)> {
         let mut failed = Vec::new();
-        let lock = || self.logged.acquire();
+        let lock = || self.sets.logged.acquire();
         let mut later = Vec::new();
         let list = std::mem::take(&mut *lock());
         for ds in list {

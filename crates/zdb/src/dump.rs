@@ -64,7 +64,7 @@ pub fn metaslabs(pool: &Pool, out: &mut dyn Write) -> Result<()> {
         )?;
         for ms in 0..count {
             let (start, end) = pool.space.metaslab_bounds(top.id(), ms)?;
-            let free = pool.maps.load(top.id(), ms)?;
+            let free = pool.maps().load(top.id(), ms)?;
             writeln!(
                 out,
                 "\tmetaslab {ms:>4}   offset {start:>12x}   size {:>6}   free {:>6}   segments {:>6}   largest {:>6}",

@@ -32,7 +32,7 @@ pub fn show(
     if depth < 2 {
         return Ok(());
     }
-    let first = s.pool.first_txg;
+    let first = s.pool.first_txg();
     let lines = RefCell::new(Vec::new());
     let counts = RefCell::new([0u64; TYPES]);
     zil::walk(

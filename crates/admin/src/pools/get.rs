@@ -532,7 +532,7 @@ impl<'a> Getter<'a> {
                     .sum(),
             ),
             "fragmentation" => match s.fragmentation {
-                Some(f) if pool::MapFeatures::histogram(&**pool) => number(f),
+                Some(f) if pool.has_map_histograms() => number(f),
                 _ => (Value::None, Source::None),
             },
             "freeing" => number(pool.dsl.freeing()?),

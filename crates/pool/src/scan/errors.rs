@@ -134,7 +134,7 @@ impl Pool {
     /// # Errors
     /// Those of reading the record.
     pub fn error_scrub(&self) -> Result<Option<ErrorScrubRecord>> {
-        if let Some(e) = self.scans.errors.acquire().as_ref() {
+        if let Some(e) = self.background.scans.errors.acquire().as_ref() {
             return Ok(Some(e.state));
         }
         let dir = self.mos.hold(1)?;
@@ -161,7 +161,7 @@ impl Pool {
         // What was found damaged is still on record, and is looked at again.
         state.examined = state.examined.saturating_sub(state.errors);
         state.errors = 0;
-        *self.scans.errors.acquire() = Some(Errors {
+        *self.background.scans.errors.acquire() = Some(Errors {
             state,
             todo,
             ..Errors::default()
@@ -170,7 +170,7 @@ impl Pool {
     }
 
     fn errors_to_scrub(&self) -> VecDeque<(Damage, u32)> {
-        let all = self.errlog.all().into_iter();
+        let all = self.records.errlog.all().into_iter();
         all.map(|d| (d, 0)).collect()
     }
 
@@ -182,14 +182,14 @@ impl Pool {
         &self,
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
-        if !dsl::Features::is_enabled(&*self.features, disk::feature::guid::HEAD_ERRLOG) {
+        if !dsl::Features::is_enabled(&*self.config.features, disk::feature::guid::HEAD_ERRLOG) {
             bail!(Unsupported, "this action requires the head_errlog feature");
         }
         self.task(move |pool, tx| {
             if pool.is_rebuilding() {
                 return Ok(Err(ScanRefusal::Resilvering));
             }
-            if let Some(l) = pool.scans.live().as_ref() {
+            if let Some(l) = pool.background.scans.live().as_ref() {
                 return Ok(Err(match (l.is_resilver(), l.is_paused()) {
                     (true, _) => ScanRefusal::Resilvering,
                     (_, true) => ScanRefusal::PausedToCancel,
@@ -197,7 +197,7 @@ impl Pool {
                 }));
             }
             {
-                let mut errors = pool.scans.errors.acquire();
+                let mut errors = pool.background.scans.errors.acquire();
                 match errors.as_mut() {
                     Some(e) if !e.state.paused => return Ok(Err(ScanRefusal::ErrorScrubbing)),
                     Some(e) => {
@@ -234,7 +234,7 @@ impl Pool {
     /// In syncing context: pauses the error scrub under way, or ends it. `None`: there is none.
     pub(super) fn pause_errors(&self, tx: &Tx) -> Result<Option<ScanRefusal>> {
         let (healed, state) = {
-            let mut errors = self.scans.errors.acquire();
+            let mut errors = self.background.scans.errors.acquire();
             let Some(e) = errors.as_mut() else {
                 return Ok(Some(ScanRefusal::NoScrub));
             };
@@ -252,7 +252,7 @@ impl Pool {
 
     /// In syncing context: ends the error scrub under way; false: there is none.
     pub(super) fn stop_errors(&self, tx: &Tx, state: ErrorScrubState) -> Result<bool> {
-        let Some(mut e) = self.scans.errors.acquire().take() else {
+        let Some(mut e) = self.background.scans.errors.acquire().take() else {
             return Ok(false);
         };
         self.remove_errors(tx, &e.healed)?;
@@ -276,7 +276,7 @@ impl Pool {
 
     /// Whether an error scrub is under way: why something else may not begin.
     pub(super) fn errors_refuse(&self) -> Option<ScanRefusal> {
-        let errors = self.scans.errors.acquire();
+        let errors = self.background.scans.errors.acquire();
         errors.as_ref().map(|e| match e.state.paused {
             true => ScanRefusal::ErrorScrubPaused,
             false => ScanRefusal::ErrorScrubbing,
@@ -286,7 +286,7 @@ impl Pool {
     /// The part of an error scrub in a txg.
     fn step_errors(&self, tx: &Tx) -> Result<Step> {
         let (healed, state, done) = {
-            let mut errors = self.scans.errors.acquire();
+            let mut errors = self.background.scans.errors.acquire();
             let Some(e) = errors.as_mut().filter(|e| !e.state.paused) else {
                 return Ok(Step::Idle);
             };
@@ -309,7 +309,7 @@ impl Pool {
     /// Scrubs a batch of entries; false: none is left, or none may be looked at now.
     fn scrub_errors(&self) -> bool {
         let batch: Vec<(Damage, u32)> = {
-            let mut errors = self.scans.errors.acquire();
+            let mut errors = self.background.scans.errors.acquire();
             let Some(e) = errors.as_mut().filter(|e| !e.state.paused) else {
                 return false;
             };
@@ -320,7 +320,7 @@ impl Pool {
             return false;
         }
         let found: Vec<Found> = batch.iter().map(|(d, _)| self.scrub_error(d)).collect();
-        let mut errors = self.scans.errors.acquire();
+        let mut errors = self.background.scans.errors.acquire();
         // Another one may have begun, or this one was stopped.
         let Some(e) = errors.as_mut() else {
             return false;

@@ -31,7 +31,7 @@ impl Pool {
         };
         l.words[word::BOOKMARK..word::BOOKMARK + 4].copy_from_slice(&place);
         self.store_scan(tx, &l.words)?;
-        self.scans.blocks.set_range(None);
+        self.background.scans.blocks.set_range(None);
         let (min, max) = l.range();
         // Only a scan of everything knows that what it did not find is whole.
         self.rotate_errlog(
@@ -109,7 +109,7 @@ impl Pool {
 
     /// Notes what leaves lack although a resilver up to `max` visited it: no further one is started for that.
     fn give_up_the_rest(&self, l: &Live, max: Txg) {
-        let mut given_up = self.scans.given_up.acquire();
+        let mut given_up = self.background.scans.given_up.acquire();
         given_up.clear();
         for v in self.tree.all().iter().filter(|v| v.has_dtl()) {
             let lacks: RangeSet = v.dtl();

@@ -20,14 +20,14 @@ impl Pool {
     pub(super) fn issue(&self, budget: &Budget, size: u64) -> bool {
         // Before the blocks are looked up: what is in the queue then was in use at that moment.
         let lease = self.zio.lease();
-        let mut batch = self.scans.blocks.next(
+        let mut batch = self.background.scans.blocks.next(
             BATCH_BLOCKS.saturating_mul(size) as usize,
             BATCH_BYTES.saturating_mul(size).min(MOST_BYTES),
         );
         if batch.is_empty() || !budget.take(batch.len() as u64) {
             return false;
         }
-        let (resilver, begun) = match self.scans.live().as_ref() {
+        let (resilver, begun) = match self.background.scans.live().as_ref() {
             Some(l) => (l.is_resilver(), l.begun),
             None => return false,
         };
@@ -36,7 +36,9 @@ impl Pool {
             let (lacking, others): (Vec<Waiting>, Vec<Waiting>) =
                 batch.iter().partition(|w| self.is_lacked(&w.bp));
             skipped += others.iter().map(|w| allocated(&w.bp)).sum::<u64>();
-            others.iter().for_each(|w| self.scans.blocks.done(&w.bp));
+            others
+                .iter()
+                .for_each(|w| self.background.scans.blocks.done(&w.bp));
             batch = lacking;
         }
         let before = self.away();
@@ -62,11 +64,11 @@ impl Pool {
             done = true;
             issued += allocated(&w.bp);
             behind.extend(missed);
-            self.scans.blocks.done(&w.bp);
+            self.background.scans.blocks.done(&w.bp);
         }
         self.note_behind(&behind);
         // Another scan may have begun meanwhile.
-        let mut live = self.scans.live();
+        let mut live = self.background.scans.live();
         if let Some(live) = live.as_mut().filter(|l| l.begun == begun) {
             live.words[word::PROCESSED] += written;
             live.words[word::ERRORS] += errors;
@@ -89,7 +91,7 @@ impl Pool {
             (v.has_dtl() && !v.dtl_contains(birth)).then_some((v, birth))
         });
         for (v, birth) in new {
-            self.scans.give_up(&v, birth);
+            self.background.scans.give_up(&v, birth);
         }
     }
 

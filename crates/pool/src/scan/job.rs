@@ -76,7 +76,7 @@ impl Job for ScanJob {
     }
 
     fn progress(&self, pool: &Pool) -> Result<Progress> {
-        let live = pool.scans.live();
+        let live = pool.background.scans.live();
         Ok(live.as_ref().map_or(Progress::default(), |l| {
             let done = l.pass.issued_before + l.pass.issued;
             let total = l.words[word::TO_EXAMINE].saturating_sub(l.words[word::SKIPPED]);
@@ -90,18 +90,18 @@ impl Job for ScanJob {
 
 impl Pool {
     fn most_queued(&self) -> usize {
-        let blocks = self.tunables.cache_bytes / QUEUE_SHARE / BLOCK_BYTES;
+        let blocks = self.config.tunables.cache_bytes / QUEUE_SHARE / BLOCK_BYTES;
         // No more than a few slices scrub: the place on disk advances when the queue is empty.
-        let blocks = blocks.min(self.tunables.job_blocks);
+        let blocks = blocks.min(self.config.tunables.job_blocks);
         blocks.max(LEAST_QUEUED) as usize
     }
 
     fn next_piece(&self) -> Piece {
-        let mut live = self.scans.live();
+        let mut live = self.background.scans.live();
         let Some(l) = live.as_mut().filter(|l| !l.is_paused() && !l.complete) else {
             return Piece::Nothing;
         };
-        let waiting = self.scans.blocks.len();
+        let waiting = self.background.scans.blocks.len();
         if waiting == 0 {
             l.drain = false;
         }
@@ -125,7 +125,7 @@ impl Pool {
         let changes = self.dsl.take_scan_changes();
         let lost = self.tree.take_lost_repairs();
         {
-            let mut live = self.scans.live();
+            let mut live = self.background.scans.live();
             if let Some(l) = live.as_mut() {
                 for (guid, births) in &lost {
                     let lacks = l.behind.entry(*guid).or_default();
@@ -148,7 +148,7 @@ impl Pool {
             }
         }
         let due = self.look_for_resilver(tx)?;
-        let mut live = self.scans.live();
+        let mut live = self.background.scans.live();
         let Some(l) = live.as_mut() else {
             return Ok(match due {
                 true => Step::More,
@@ -166,10 +166,10 @@ impl Pool {
             }
             return Ok(Step::More);
         }
-        if self.scans.reading.load(Ordering::Acquire) {
+        if self.background.scans.reading.load(Ordering::Acquire) {
             return Ok(Step::Idle);
         }
-        let empty = self.scans.blocks.is_empty() || mutated(Mutation::ScanStoresAhead);
+        let empty = self.background.scans.blocks.is_empty() || mutated(Mutation::ScanStoresAhead);
         // What could not be given to leaves or visited is known in memory only: after an import the scan goes on in front of it.
         let sure = l.behind.is_empty() && !l.lost_way;
         if empty {
@@ -178,13 +178,13 @@ impl Pool {
         if l.moved && empty && sure {
             self.store_place(tx, l)?;
         }
-        if l.is_at_end() && self.scans.blocks.is_empty() {
+        if l.is_at_end() && self.background.scans.blocks.is_empty() {
             // What was written to leaves is flushed with this txg; only then they have it.
             l.complete = true;
             return Ok(Step::More);
         }
         // Frees may have taken the last blocks out.
-        l.drain &= !self.scans.blocks.is_empty();
+        l.drain &= !self.background.scans.blocks.is_empty();
         if !l.drain && l.next >= l.plan.len() {
             self.capture(l)?;
         }
@@ -238,12 +238,15 @@ impl Pool {
         let live = Live::load(words, queue, self.seconds());
         // What could not be given to leaves was only in memory.
         let again = live.is_resilver() && live.words[word::ERRORS] > 0;
-        self.scans.restart.store(again, Ordering::Release);
-        self.scans.blocks.set_range(Some(live.range()));
-        self.errlog.set_scanning(true);
+        self.background
+            .scans
+            .restart
+            .store(again, Ordering::Release);
+        self.background.scans.blocks.set_range(Some(live.range()));
+        self.records.errlog.set_scanning(true);
         self.tree
             .set_resilvering(live.is_resilver() || self.is_rebuilding());
-        *self.scans.live() = Some(live);
+        *self.background.scans.live() = Some(live);
         Ok(())
     }
 

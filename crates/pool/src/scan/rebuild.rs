@@ -173,19 +173,19 @@ impl Job for RebuildJob {
 impl Pool {
     /// Whether a sequential rebuild is under way.
     pub fn is_rebuilding(&self) -> bool {
-        self.rebuilds.is_active()
+        self.background.rebuilds.is_active()
     }
 
     /// Bytes that the rebuilds under way still have to look at.
     pub fn left_to_rebuild(&self) -> u64 {
-        let live = self.rebuilds.live();
+        let live = self.background.rebuilds.live();
         let left = live.values().map(|l| &l.words);
         total(left.map(|w| w[word::ESTIMATE].saturating_sub(w[word::SCANNED])))
     }
 
     /// The rebuild under way of top-level vdev `id`.
     pub(super) fn live_rebuild(&self, id: u64) -> Option<Rebuild> {
-        let live = self.rebuilds.live();
+        let live = self.background.rebuilds.live();
         let l = live.get(&id)?;
         Some(Rebuild {
             pass_ms: l.pass_ms(self.env.clock.monotonic_ns()),
@@ -200,9 +200,9 @@ impl Pool {
     /// under way there begins anew.
     pub(crate) fn begin_rebuild(&self, tx: &Tx, id: u64, max: Txg) -> Result<()> {
         let top = self.tree.top(id)?;
-        let again = self.rebuilds.live().contains_key(&id);
+        let again = self.background.rebuilds.live().contains_key(&id);
         if !again {
-            self.features.activate(tx, guid::DEVICE_REBUILD, 1)?;
+            self.config.features.activate(tx, guid::DEVICE_REBUILD, 1)?;
         }
         let mut words = [0; WORDS];
         words[word::STATE] = RebuildState::Active.number();
@@ -211,9 +211,9 @@ impl Pool {
         words[word::START] = self.seconds();
         words[word::ESTIMATE] = self.allocated_on(id);
         let now = self.env.clock.monotonic_ns();
-        let live = Live::new(words, self.rebuilds.number(), now);
+        let live = Live::new(words, self.background.rebuilds.number(), now);
         self.store_rebuild(tx, &top, &words)?;
-        self.rebuilds.live().insert(id, live);
+        self.background.rebuilds.live().insert(id, live);
         self.tree.set_resilvering(true);
         self.tell_of_rebuild(tx, &top, if again { "reset" } else { "started" })?;
         if !again {
@@ -264,8 +264,8 @@ impl Pool {
                 continue;
             };
             if RebuildState::new(words[word::STATE]) == RebuildState::Active {
-                let live = Live::new(words, self.rebuilds.number(), now);
-                self.rebuilds.live().insert(top.id(), live);
+                let live = Live::new(words, self.background.rebuilds.number(), now);
+                self.background.rebuilds.live().insert(top.id(), live);
                 self.tree.set_resilvering(true);
             }
         }
@@ -275,7 +275,7 @@ impl Pool {
     fn next_of_rebuild(&self, top: &Vdev) -> Option<Piece> {
         let id = top.id();
         let (number, from, max) = {
-            let live = self.rebuilds.live();
+            let live = self.background.rebuilds.live();
             let l = live.get(&id).filter(|l| !l.complete)?;
             (l.number, l.at, Txg::new(l.words[word::MAX]))
         };
@@ -297,7 +297,7 @@ impl Pool {
             });
         };
         let row = top.alloc_unit().max(1);
-        let most = BATCH.min(self.tunables.job_blocks.saturating_mul(BLOCK));
+        let most = BATCH.min(self.config.tunables.job_blocks.saturating_mul(BLOCK));
         let unit = top.rebuild_unit().min(most.next_multiple_of(row));
         let most = most.max(unit);
         let (mut ranges, mut sum) = (Vec::new(), 0);
@@ -333,7 +333,7 @@ impl Pool {
             return false;
         };
         // Not with the lock held: reading the map may mend blocks.
-        let from = self.rebuilds.live().get(&id).map(|l| l.at);
+        let from = self.background.rebuilds.live().get(&id).map(|l| l.at);
         let ms = from.and_then(|f| f.checked_shr(top.metaslab_shift()));
         let Some(ms) = ms.filter(|m| *m < self.space.metaslab_count(id)) else {
             return false;
@@ -372,7 +372,7 @@ impl Pool {
             .map(|(n, _)| n)
             .sum();
         let written: u64 = done.iter().map(|r| r.written).sum();
-        let mut live = self.rebuilds.live();
+        let mut live = self.background.rebuilds.live();
         let Some(l) = live.get_mut(&id).filter(|l| l.number == piece.number) else {
             return true;
         };
@@ -400,13 +400,13 @@ impl Pool {
 
     /// The part of the rebuilds in a txg.
     fn step_rebuilds(&self, tx: &Tx) -> Result<Step> {
-        let ids: Vec<u64> = self.rebuilds.live().keys().copied().collect();
+        let ids: Vec<u64> = self.background.rebuilds.live().keys().copied().collect();
         let mut more = false;
         for id in ids {
             let top = self.tree.top(id)?;
             let wanted = top.dtl_holders().iter().any(|v| v.is_rebuilt());
             let (words, complete) = {
-                let mut live = self.rebuilds.live();
+                let mut live = self.background.rebuilds.live();
                 let Some(l) = live.get_mut(&id) else { continue };
                 let ms = l.pass_ms(self.env.clock.monotonic_ns());
                 l.words[word::TIME] = l.pass.before.saturating_add(ms);
@@ -427,7 +427,7 @@ impl Pool {
                 (store.then_some(l.words), complete)
             };
             if complete || !wanted {
-                let ended = self.rebuilds.live().remove(&id);
+                let ended = self.background.rebuilds.live().remove(&id);
                 if let Some(l) = ended {
                     self.end_rebuild(tx, &top, l.words, complete)?;
                 }
@@ -446,7 +446,7 @@ impl Pool {
 
     /// Ends the rebuild of a top-level vdev that is about to leave.
     pub(crate) fn cancel_rebuild(&self, tx: &Tx, top: &Arc<Vdev>) -> Result<()> {
-        let ended = self.rebuilds.live().remove(&top.id());
+        let ended = self.background.rebuilds.live().remove(&top.id());
         match ended {
             Some(l) => self.end_rebuild(tx, top, l.words, false),
             None => Ok(()),
@@ -468,7 +468,9 @@ impl Pool {
         words[word::STATE] = state.number();
         words[word::END] = self.seconds();
         self.store_rebuild(tx, top, &words)?;
-        self.features.activate(tx, guid::DEVICE_REBUILD, -1)?;
+        self.config
+            .features
+            .activate(tx, guid::DEVICE_REBUILD, -1)?;
         if complete && words[word::ERRORS] == 0 {
             for v in top.dtl_holders().iter().filter(|v| v.is_rebuilt()) {
                 let max = Txg::new(words[word::MAX]);
@@ -485,10 +487,11 @@ impl Pool {
                 }
             }
         }
-        self.tree.set_resilvering(self.rebuilds.is_active());
+        self.tree
+            .set_resilvering(self.background.rebuilds.is_active());
         self.tell_of_rebuild(tx, top, if complete { "complete" } else { "canceled" })?;
         self.notice(Scanning::Rebuild(top.id()), Turned::Finished);
-        if complete && !self.rebuilds.is_active() {
+        if complete && !self.background.rebuilds.is_active() {
             self.scrub_what_was_rebuilt(tx)?;
         }
         Ok(())
@@ -496,7 +499,7 @@ impl Pool {
 
     /// Nothing looked at checksums: a scrub does, unless devices lack something still.
     fn scrub_what_was_rebuilt(&self, tx: &Tx) -> Result<()> {
-        let idle = self.scans.live().is_none() && self.errors_refuse().is_none();
+        let idle = self.background.scans.live().is_none() && self.errors_refuse().is_none();
         match idle && self.due_resilver().is_none() {
             true => self.begin_scan(tx, Function::Scrub, Txg::NONE, tx.txg()),
             false => Ok(()),

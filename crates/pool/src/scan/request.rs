@@ -88,7 +88,7 @@ impl Pool {
     /// # Errors
     /// Those of reading the record.
     pub fn scan_progress(&self) -> Result<Option<ScanProgress>> {
-        if let Some(l) = self.scans.live().as_ref() {
+        if let Some(l) = self.background.scans.live().as_ref() {
             return Ok(Some(ScanProgress {
                 state: ScanRecord::of(&l.words),
                 issued: l.pass.issued_before + l.pass.issued,
@@ -121,7 +121,7 @@ impl Pool {
             if pool.is_rebuilding() {
                 return Ok(Err(ScanRefusal::Resilvering));
             }
-            let mut live = pool.scans.live();
+            let mut live = pool.background.scans.live();
             match live.as_mut() {
                 Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
                 Some(l) if !l.is_paused() => return Ok(Err(ScanRefusal::Scrubbing)),
@@ -184,7 +184,7 @@ impl Pool {
     }
 
     fn take_scrub(&self) -> Option<Live> {
-        let mut live = self.scans.live();
+        let mut live = self.background.scans.live();
         let scrub = live.as_ref().is_some_and(|l| !l.is_resilver());
         scrub.then(|| live.take()).flatten()
     }
@@ -198,7 +198,7 @@ impl Pool {
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.task(move |pool, tx| {
-            let mut live = pool.scans.live();
+            let mut live = pool.background.scans.live();
             match live.as_mut().filter(|l| !l.is_resilver()) {
                 Some(l) if l.is_paused() => return Ok(Err(ScanRefusal::Paused)),
                 Some(l) => pool.set_paused(tx, l, true)?,
@@ -246,7 +246,7 @@ impl Pool {
 
     /// Txgs that the resilver under way gives to leaves; a leaf that lacks others waits for a resilver of its own.
     pub fn resilvered_txgs(&self) -> Option<(Txg, Txg)> {
-        let live = self.scans.live();
+        let live = self.background.scans.live();
         live.as_ref().filter(|l| l.is_resilver()).map(Live::range)
     }
 
@@ -259,10 +259,15 @@ impl Pool {
     /// `zpool resilver`: a resilver under way begins anew; otherwise one begins if a leaf lacks something, also where one has given up.
     /// False: nothing is lacked.
     pub fn restart_resilver(&self) -> bool {
-        self.scans.forget_given_up();
-        let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
+        self.background.scans.forget_given_up();
+        let running = self
+            .background
+            .scans
+            .live()
+            .as_ref()
+            .is_some_and(Live::is_resilver);
         if running {
-            self.scans.restart.store(true, Ordering::Release);
+            self.background.scans.restart.store(true, Ordering::Release);
         }
         self.request_resilver();
         running || self.due_resilver().is_some()
@@ -275,7 +280,12 @@ impl Pool {
 
     /// Whether a resilver by the block trees is under way or due.
     pub fn is_healing(&self) -> bool {
-        let running = self.scans.live().as_ref().is_some_and(Live::is_resilver);
+        let running = self
+            .background
+            .scans
+            .live()
+            .as_ref()
+            .is_some_and(Live::is_resilver);
         running || self.due_resilver().is_some()
     }
 
@@ -296,26 +306,29 @@ impl Pool {
         if v.dtl_is_empty() || !v.state().usable() {
             return None;
         }
-        hull(&self.scans.due(v)?)
+        hull(&self.background.scans.due(v)?)
     }
 
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.
     pub(super) fn look_for_resilver(&self, tx: &Tx) -> Result<bool> {
         let Some((first, end)) = self.due_resilver() else {
             self.end_deferral(tx)?;
-            self.scans.restart.store(false, Ordering::Release);
+            self.background
+                .scans
+                .restart
+                .store(false, Ordering::Release);
             return Ok(false);
         };
-        let restart = self.scans.restart.load(Ordering::Acquire);
+        let restart = self.background.scans.restart.load(Ordering::Acquire);
         let ended = {
-            let mut live = self.scans.live();
+            let mut live = self.background.scans.live();
             if let Some(l) = live.as_ref().filter(|l| l.is_resilver()) {
                 let (min, max) = l.range();
                 let covered = first >= min && end <= max;
                 let late = l.pass.issued.saturating_add(l.pass.issued_before)
                     > l.words[word::TO_EXAMINE].saturating_sub(l.words[word::SKIPPED])
                         / DEFER_BEHIND;
-                let waits = late && self.features.is_enabled(RESILVER_DEFER);
+                let waits = late && self.config.features.is_enabled(RESILVER_DEFER);
                 if !restart && covered {
                     return Ok(false);
                 }
@@ -339,7 +352,10 @@ impl Pool {
                 self.log_internal(tx, "scan aborted, restarting", "errors=0")?;
             }
         }
-        self.scans.restart.store(false, Ordering::Release);
+        self.background
+            .scans
+            .restart
+            .store(false, Ordering::Release);
         self.begin_scan(tx, Function::Resilver, first, end)?;
         Ok(false)
     }
@@ -353,8 +369,8 @@ impl Pool {
         };
         let new = |v: &Arc<Vdev>| waits(v) && !is_deferred(v);
         for v in self.tree.dtl_holders().into_iter().filter(new) {
-            if !self.features.is_active(RESILVER_DEFER) {
-                self.features.activate(tx, RESILVER_DEFER, 1)?;
+            if !self.config.features.is_active(RESILVER_DEFER) {
+                self.config.features.activate(tx, RESILVER_DEFER, 1)?;
             }
             v.set(keys::RESILVER_DEFER, disk::Value::Boolean);
             self.dirty_config();
@@ -364,14 +380,15 @@ impl Pool {
 
     /// No leaf waits for another resilver any more.
     fn end_deferral(&self, tx: &Tx) -> Result<()> {
-        if !self.features.is_active(RESILVER_DEFER) {
+        if !self.config.features.is_active(RESILVER_DEFER) {
             return Ok(());
         }
         let holders = self.tree.dtl_holders();
         holders.iter().for_each(|v| v.unset(keys::RESILVER_DEFER));
         self.dirty_config();
-        let count = self.features.count(RESILVER_DEFER).unwrap_or(0);
-        self.features
+        let count = self.config.features.count(RESILVER_DEFER).unwrap_or(0);
+        self.config
+            .features
             .activate(tx, RESILVER_DEFER, -i64::try_from(count).unwrap_or(1))
     }
 
@@ -405,17 +422,17 @@ impl Pool {
             self.forget_rebuilds(tx)?;
             self.end_deferral(tx)?;
         }
-        self.scans.blocks.set_range(Some((min, max)));
+        self.background.scans.blocks.set_range(Some((min, max)));
         // Changes of datasets before this moment are none of this scan's.
         drop(self.dsl.take_scan_changes());
-        self.errlog.set_scanning(true);
+        self.records.errlog.set_scanning(true);
         let all = self.tree.all();
         all.iter()
             .for_each(|v| v.stats.scan_bytes.store(0, Ordering::Relaxed));
         self.tree.set_resilvering(function == Function::Resilver);
         let mut live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
         live.begun = tx.txg();
-        let mut place = self.scans.live();
+        let mut place = self.background.scans.live();
         let live = place.insert(live);
         self.store_place(tx, live)?;
         self.dirty_config();

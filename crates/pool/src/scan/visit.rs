@@ -36,7 +36,7 @@ impl Pool {
     /// Takes the roots of the object sets that are walked next. In syncing context, when the datasets of the txg have been
     /// written: their roots are final then, and on disk when the next slice is read.
     pub(super) fn capture(&self, live: &mut Live) -> Result<()> {
-        self.scans.blocks.capture();
+        self.background.scans.blocks.capture();
         live.plan.clear();
         live.next = 0;
         let mut queue = live.queue.clone();
@@ -209,7 +209,7 @@ impl Pool {
         };
         let (stale, examined, lost_way) = (v.stale, v.examined, v.lost_way);
         let errors = std::mem::take(&mut v.errors);
-        let mut live = self.scans.live();
+        let mut live = self.background.scans.live();
         let Some(live) = live.as_mut().filter(|l| l.plan_id() == plan) else {
             return Ok(false);
         };
@@ -305,11 +305,11 @@ impl Visitor for Blocks<'_> {
         }
         self.examined += bp.dvas().iter().map(|d| d.asize()).sum::<u64>();
         let damage = self.damage(at, bp);
-        self.pool.scans.blocks.add(Waiting {
+        self.pool.background.scans.blocks.add(Waiting {
             bp: *bp,
             damage: Some(damage),
         });
-        if self.pool.scans.blocks.has_overflowed() {
+        if self.pool.background.scans.blocks.has_overflowed() {
             self.stale = true;
         }
         Ok(Next::Descend)
@@ -323,7 +323,7 @@ impl Visitor for Blocks<'_> {
     }
 
     fn finding(&mut self, f: Finding) -> Result<()> {
-        if self.pool.scans.blocks.was_freed(&f.bp) {
+        if self.pool.background.scans.blocks.was_freed(&f.bp) {
             self.stale = true;
             return Ok(());
         }

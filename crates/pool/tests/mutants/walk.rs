@@ -61,7 +61,7 @@ pub fn everything(env: &Env, paths: &[String]) -> bool {
         let _ = p.scan_state();
         for top in p.tree.tops().iter() {
             for ms in 0..p.space.metaslab_count(top.id()).min(64) {
-                let _ = p.maps.load(top.id(), ms);
+                let _ = p.maps().load(top.id(), ms);
             }
         }
         objects(&p.mos);

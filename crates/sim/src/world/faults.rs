@@ -45,7 +45,7 @@ impl World {
                 drop(pool);
                 let seed = self.next_seed();
                 let o = Opened::import(&self.disks, &self.layout, seed, &self.clock)?;
-                self.first = o.pool.first_txg;
+                self.first = o.pool.first_txg();
                 self.opened = Some(o);
                 self.lend_patience();
             }
@@ -323,7 +323,7 @@ impl World {
         let seed = self.next_seed();
         let o = Opened::import(&self.disks, &self.layout, seed, &self.clock).map_err(text)?;
         self.imported = self.journal.len();
-        self.first = o.pool.first_txg;
+        self.first = o.pool.first_txg();
         self.oracle = o.adopt(found)?;
         self.opened = Some(o);
         self.lend_patience();

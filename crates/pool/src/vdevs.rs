@@ -1,0 +1,29 @@
+//! The part of a pool that holds its devices: the vdev tree as `zio` sees it, the spares and cache devices beside it, what leaves
+//! miss, and the heartbeats of `multihost`.
+//!
+//! The syncing thread writes DTLs and retires devices that left ([`crate::reshape`]); operations on devices change the rest, as
+//! tasks of a txg.
+//!
+//! Lock order: `dtls` comes before the locks of leaves. `aux`, `left` and the lock of `heart` are leaf locks.
+
+use crate::devices::TreeDevices;
+use crate::multihost::Heart;
+use crate::reshape::Left;
+use crate::spares::AuxDevices;
+use base::RangeSet;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Devices of one pool.
+pub(crate) struct Vdevs {
+    /// The vdev tree as `zio` sees it.
+    pub devices: Arc<TreeDevices>,
+    /// Spares and cache devices.
+    pub aux: Mutex<Arc<AuxDevices>>,
+    /// Devices that leave the tree with the txg that is being written.
+    pub left: Mutex<Vec<Left>>,
+    /// DTLs as they are on disk, by guid of the leaf.
+    pub dtls: Mutex<HashMap<u64, RangeSet>>,
+    /// Heartbeats of `multihost`.
+    pub heart: Heart,
+}

@@ -10,6 +10,7 @@
 mod administrator;
 pub mod faulty_disks;
 mod group;
+pub mod handed;
 pub mod load;
 pub mod manifest;
 pub mod power_cuts;

@@ -4,12 +4,11 @@
 //! `ZFS_FUSE_TEST_OZFS_VM` names the folder with the command `ozfs-vm` (see `exchange.rs`). Without it nothing is done. A run takes
 //! ten minutes and more; `ZFS_FUSE_TEST_SEED` chooses the moments of the cuts, and what is damaged.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
-use system_tests::{hash, number, Dice, Rig};
+use system_tests::handed::{cut, import, judge, machine, pool, pool_of, unpack};
+use system_tests::{number, Dice, Rig};
 use testkit::{fixture, or_skip};
 
 const SIZE: u64 = 128 << 20;
@@ -47,51 +46,6 @@ done
 exit $failed
 "#;
 
-/// A pool of ours in a folder of its own, with file systems a to d; its images.
-fn pool(rig: &Rig, name: &str, kind: &[&str], disks: usize) -> Vec<String> {
-    let dir = rig.disks().join(name);
-    fs::create_dir(&dir).unwrap();
-    let images: Vec<String> = (0..disks)
-        .map(|n| rig.image(&format!("{name}/d{n}"), SIZE))
-        .collect();
-    let pool = pool_of(name);
-    let at = rig.mnt().join(name);
-    let at = at.to_str().unwrap();
-    let mut args = vec!["create", "-o", "cachefile=none", "-O", "recordsize=4K"];
-    args.extend(["-m", at, &pool]);
-    args.extend(kind);
-    let used = match kind.first() {
-        Some(&"mirror") => 2,
-        _ => disks,
-    };
-    args.extend(images[..used].iter().map(String::as_str));
-    rig.zpool(&args);
-    let mut dice = Dice::new(hash(name.as_bytes()));
-    for fs in ["a", "b", "c", "d"] {
-        rig.zfs(&["create", &format!("{pool}/{fs}")]);
-        let at = rig.mnt().join(name).join(fs);
-        fs::write(at.join("f"), dice.bytes(4_000_000)).unwrap();
-        rig.zfs(&["snapshot", &format!("{pool}/{fs}@s")]);
-        fs::write(at.join("g"), dice.bytes(2_000_000)).unwrap();
-    }
-    rig.zpool(&["sync", &pool]);
-    let sums = rig.sh(&format!("cd {at} && sha256sum */*"));
-    fs::write(dir.join("sums"), sums).unwrap();
-    fs::write(dir.join("pool"), &pool).unwrap();
-    fs::write(dir.join("mnt"), at).unwrap();
-    images
-}
-
-fn pool_of(name: &str) -> String {
-    name.replace('-', "")
-}
-
-fn import(rig: &Rig, name: &str, pool: &str) {
-    let dir = rig.disks().join(name);
-    let dir = dir.to_str().unwrap();
-    rig.zpool(&["import", "-f", "-d", dir, "-o", "cachefile=none", pool]);
-}
-
 /// Sectors of an image that hold other bytes from now on.
 fn rot(image: &str, count: u64, dice: &mut Dice) {
     let f = File::options().write(true).open(image).unwrap();
@@ -101,42 +55,10 @@ fn rot(image: &str, count: u64, dice: &mut Dice) {
     }
 }
 
-/// Begins a scan and kills the daemon when a part of it is done. `begin` has it begun; `undo` is run where it was over too soon.
-fn cut(
-    rig: &mut Rig,
-    name: &str,
-    dice: &mut Dice,
-    begin: &dyn Fn(&Rig, u64),
-    undo: &dyn Fn(&Rig, u64),
-) {
-    let pool = pool_of(name);
-    for turn in 0..40 {
-        begin(rig, turn);
-        std::thread::sleep(Duration::from_millis(
-            50 + dice.below(100 * (1 + turn % 10)),
-        ));
-        let status = rig.zpool(&["status", &pool]);
-        if !status.contains("in progress") {
-            undo(rig, turn);
-            continue;
-        }
-        if turn % 2 == 0 {
-            rig.zfs(&["destroy", &format!("{pool}/b@s")]);
-        }
-        rig.kill();
-        let at = status.find("scan:").unwrap_or(0);
-        let told: Vec<&str> = status[at..].lines().take(3).map(str::trim).collect();
-        eprintln!("{name}: {}", told.join(" "));
-        rig.start();
-        return;
-    }
-    panic!("{name}: every scan was over at once");
-}
-
 /// Four pools of ours, cut.
 fn halves(rig: &mut Rig, dice: &mut Dice) {
     for (name, how) in [("half-resilver", &[][..]), ("half-rebuild", &["-s"][..])] {
-        let d = pool(rig, name, &["mirror"], 3);
+        let d = pool(rig, name, &["mirror"], (2, 3), SIZE);
         let pool = pool_of(name);
         let begin = |rig: &Rig, turn: u64| {
             let (old, new) = match turn % 2 {
@@ -151,18 +73,18 @@ fn halves(rig: &mut Rig, dice: &mut Dice) {
         let undo = |rig: &Rig, _| {
             rig.zpool(&["wait", "-t", "scrub,replace", &pool]);
         };
-        cut(rig, name, dice, &begin, &undo);
+        cut(rig, name, "in progress", dice, &begin, &undo);
     }
     let name = "half-scrub";
-    let d = pool(rig, name, &["raidz"], 3);
+    let d = pool(rig, name, &["raidz"], (3, 3), SIZE);
     let pool_name = pool_of(name);
     rig.zpool(&["export", &pool_name]);
     rot(&d[1], 400, dice);
     import(rig, name, &pool_name);
     let begin = |rig: &Rig, _| drop(rig.zpool(&["scrub", &pool_name]));
-    cut(rig, name, dice, &begin, &|_, _| {});
+    cut(rig, name, "in progress", dice, &begin, &|_, _| {});
     let name = "half-spare";
-    let d = pool(rig, name, &["draid1:2d:5c:1s"], 5);
+    let d = pool(rig, name, &["draid1:2d:5c:1s"], (5, 5), SIZE);
     let pool_name = pool_of(name);
     let begin = |rig: &Rig, _| {
         let args = ["replace", "-s", &pool_name, &d[1], "draid1-0-0"];
@@ -172,7 +94,7 @@ fn halves(rig: &mut Rig, dice: &mut Dice) {
         rig.zpool(&["wait", "-t", "scrub", &pool_name]);
         rig.zpool(&["detach", &pool_name, "draid1-0-0"]);
     };
-    cut(rig, name, dice, &begin, &undo);
+    cut(rig, name, "in progress", dice, &begin, &undo);
 }
 
 /// Random damage, within what the layout can spare, that we repair.
@@ -182,7 +104,7 @@ fn mended(rig: &Rig, dice: &mut Dice) {
         ("mended-raidz2", "raidz2", 5, 2),
         ("mended-draid", "draid2:2d:6c:1s", 6, 2),
     ] {
-        let d = pool(rig, name, &[kind], disks);
+        let d = pool(rig, name, &[kind], (disks, disks), SIZE);
         let pool = pool_of(name);
         rig.zpool(&["export", &pool]);
         let first = dice.below(disks as u64) as usize;
@@ -201,14 +123,8 @@ fn mended(rig: &Rig, dice: &mut Dice) {
 /// Fixtures whose scan OpenZFS has not finished: gone on with here, with kills.
 fn theirs(rig: &mut Rig, dice: &mut Dice) {
     for fixture in ["resilvering", "hot-spare", "mirror-degraded", "draid-spare"] {
-        let name = format!("theirs-{fixture}");
+        let (name, pool) = unpack(rig, fixture);
         let dir = rig.disks().join(&name);
-        fs::create_dir(&dir).unwrap();
-        fixture::unpack_into(fixture, &dir).unwrap();
-        let text = fs::read(fixture::file(fixture, "manifest.json").unwrap()).unwrap();
-        let manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        let pool = manifest["pools"][0]["pool"].as_str().unwrap().to_string();
-        fs::write(dir.join("pool"), &pool).unwrap();
         let at = dir.to_str().unwrap().to_string();
         let import = |rig: &Rig| {
             let options = ["import", "-f", "-N", "-o", "cachefile=none", "-d", &at];
@@ -241,21 +157,9 @@ fn theirs(rig: &mut Rig, dice: &mut Dice) {
     }
 }
 
-fn judged(vm: &Path, share: &Path, script: &Path) {
-    let ended = Command::new(vm.join("ozfs-vm"))
-        .args(["run", "--timeout", "2400", "--mem", "2048", "--share"])
-        .arg(share)
-        .arg(script)
-        .stdin(Stdio::null())
-        .status()
-        .unwrap();
-    assert!(ended.success(), "{ended}");
-}
-
 #[test]
 fn scans_cut_half_way_are_finished_by_the_other_side() {
-    let Some(vm) = std::env::var_os("ZFS_FUSE_TEST_OZFS_VM").map(PathBuf::from) else {
-        eprintln!("skipped: ZFS_FUSE_TEST_OZFS_VM does not name the folder of ozfs-vm");
+    let Some(vm) = machine() else {
         return;
     };
     if or_skip(fixture::file("resilvering", "manifest.json")).is_none() {
@@ -270,7 +174,5 @@ fn scans_cut_half_way_are_finished_by_the_other_side() {
     mended(&rig, &mut dice);
     theirs(&mut rig, &mut dice);
     rig.stop();
-    let script = rig.path().join("script");
-    fs::write(&script, SCRIPT).unwrap();
-    judged(&vm, &rig.disks(), &script);
+    judge(&rig, &vm, SCRIPT);
 }

@@ -1,0 +1,205 @@
+//! Changes of a pool's shape change hands half-way: OpenZFS in a virtual machine ends what we began (an expanded RAID-Z, a removed
+//! device, a checkpoint, trims), we end what OpenZFS began in its fixtures, and nothing differs or has to be repaired.
+//!
+//! `ZFS_FUSE_TEST_OZFS_VM` names the folder with the command `ozfs-vm` (see `handed`). Without it nothing is done. A run takes
+//! ten minutes and more; `ZFS_FUSE_TEST_SEED` chooses the moments of the cuts.
+
+use std::fs;
+use std::time::Duration;
+use system_tests::handed::{cut, judge, machine, pool, pool_of, sums, unpack};
+use system_tests::{number, Dice, Rig};
+use testkit::{fixture, or_skip};
+
+const SIZE: u64 = 192 << 20;
+
+/// What is done over there with each pool, a folder each. Ends with 0 only if every change came to its end and nothing differs.
+const SCRIPT: &str = r#"
+cd /share; failed=0
+bad() { echo "FAIL $1: $2"; failed=1; }
+for dir in half-* back-* done-* theirs-*; do
+	[ -d $dir ] || continue
+	p=$(cat $dir/pool)
+	how=; case $dir in back-*) how=--rewind-to-checkpoint;; esac
+	zpool import -f -N -d /share/$dir -o cachefile=none -R /m $how $p || { bad $p "no import"; continue; }
+	echo "== $dir: $(zpool status -ti $p | tr -s ' \t\n' ' ')"
+	case $dir in
+	half-expand*) zpool wait -t raidz_expand $p || bad $p wait;;
+	half-remove*) zpool wait -t remove $p || bad $p wait;;
+	half-stop*) zpool remove -s $p || bad $p "cancel";;
+	half-check*) zpool checkpoint -d -w $p || bad $p "discard";;
+	half-trim*) zpool wait -t trim $p || bad $p wait;;
+	half-init*) zpool wait -t initialize $p || bad $p wait;;
+	esac
+	zpool wait -t scrub,resilver,free,discard $p
+	echo "   then: $(zpool status -ti $p | tr -s ' \t\n' ' ')"
+	zpool scrub -w $p || bad $p scrub
+	zpool status -v $p > /tmp/st
+	grep -q "errors: No known data errors" /tmp/st && grep -q "scan: scrub repaired 0B .* with 0 errors" /tmp/st || { bad $p "not clean"; cat /tmp/st; }
+	awk '$3 ~ /^[0-9]/ && $2 ~ /^[A-Z]+$/ && ($3 + $4 + $5 > 0)' /tmp/st | grep . && bad $p "errors are counted"
+	[ ! -e $dir/sums ] || { zfs mount -a; (cd /m$(cat $dir/mnt) && sha256sum -c --quiet /share/$dir/sums) || bad $p "other bytes"; }
+	zpool export $p || bad $p export
+	zdb -e -p /share/$dir -bcc $p > /tmp/zdb 2>&1 || { bad $p "zdb"; tail -5 /tmp/zdb; }
+	grep -q "No leaks" /tmp/zdb || bad $p "leaks"
+done
+exit $failed
+"#;
+
+/// Pools of ours, cut in the middle of a change.
+fn halves(rig: &mut Rig, dice: &mut Dice) {
+    for (folder, kind, used) in [("half-expand", "raidz1", 3), ("half-expand2", "raidz2", 4)] {
+        let d = pool(rig, folder, &[kind], (used, used + 3), SIZE);
+        let name = pool_of(folder);
+        let vdev = format!("{kind}-0");
+        let begin = |rig: &Rig, turn: u64| {
+            let disk = &d[used + turn.min(2) as usize];
+            drop(rig.zpool(&["attach", &name, &vdev, disk]));
+        };
+        let undo = |rig: &Rig, _| drop(rig.zpool(&["wait", "-t", "raidz_expand,scrub", &name]));
+        cut(rig, folder, "expansion of", dice, &begin, &undo);
+    }
+    for folder in ["half-remove", "half-stop"] {
+        let d = pool(rig, folder, &[], (2, 8), SIZE);
+        let name = pool_of(folder);
+        let begin = |rig: &Rig, turn: u64| {
+            if turn > 0 {
+                rig.zpool(&["add", &name, &d[1 + turn as usize]]);
+            }
+            // What was added last stays; the one before it goes.
+            drop(rig.zpool(&["remove", &name, &d[turn as usize]]));
+        };
+        let undo = |rig: &Rig, _| drop(rig.zpool(&["wait", "-t", "remove", &name]));
+        cut(rig, folder, "in progress", dice, &begin, &undo);
+    }
+    for (folder, what) in [("half-trim", "trim"), ("half-init", "initialize")] {
+        pool(rig, folder, &["mirror"], (2, 2), 4 * SIZE);
+        let name = pool_of(folder);
+        let begin = |rig: &Rig, _| match what {
+            "trim" => drop(rig.zpool(&["trim", "-r", "20M", &name])),
+            _ => drop(rig.zpool(&["initialize", &name])),
+        };
+        let undo = |rig: &Rig, _| {
+            if what == "initialize" {
+                rig.zpool(&["initialize", "-u", &name]);
+            }
+        };
+        let word = ["% trimmed, started", "% initialized, started"][usize::from(what != "trim")];
+        cut(rig, folder, word, dice, &begin, &undo);
+    }
+    for folder in ["half-check", "back-check"] {
+        pool(rig, folder, &["raidz1"], (3, 3), SIZE);
+        let name = pool_of(folder);
+        rig.zpool(&["checkpoint", &name]);
+        rig.zfs(&["destroy", "-r", &format!("{name}/c")]);
+        let at = rig.mnt().join(folder);
+        fs::write(at.join("a/f"), dice.bytes(3_000_000)).unwrap();
+        fs::write(at.join("b/h"), dice.bytes(3_000_000)).unwrap();
+        rig.zpool(&["sync", &name]);
+        if folder.starts_with("half") {
+            sums(rig, folder);
+        }
+        rig.kill();
+        rig.start();
+    }
+}
+
+/// Changes that came to their end here.
+fn ended(rig: &Rig) {
+    let export = |folder: &str| drop(rig.zpool(&["export", &pool_of(folder)]));
+    let folder = "done-expand";
+    let d = pool(rig, folder, &["raidz1"], (3, 4), SIZE);
+    rig.zpool(&["attach", "-w", &pool_of(folder), "raidz1-0", &d[3]]);
+    export(folder);
+    let folder = "done-remove";
+    let d = pool(rig, folder, &[], (3, 3), SIZE);
+    rig.zpool(&["remove", "-w", &pool_of(folder), &d[1]]);
+    rig.zpool(&["remove", "-w", &pool_of(folder), &d[0]]);
+    export(folder);
+    let folder = "done-guid";
+    pool(rig, folder, &["mirror"], (2, 2), SIZE);
+    rig.zpool(&["reguid", &pool_of(folder)]);
+    rig.zpool(&["trim", "-w", &pool_of(folder)]);
+    export(folder);
+    let folder = "done-split";
+    let d = pool(rig, folder, &["mirror"], (2, 2), SIZE);
+    let new = rig.disks().join("done-splitnew");
+    fs::create_dir(&new).unwrap();
+    rig.zpool(&["split", &pool_of(folder), "splitnew"]);
+    export(folder);
+    // Of the two images of a mirror the last one makes the new pool.
+    fs::rename(&d[1], new.join("d1")).unwrap();
+    fs::write(new.join("pool"), "splitnew").unwrap();
+}
+
+/// What the files of all mounted file systems below a folder are.
+fn all_sums(rig: &Rig, at: &str) -> String {
+    rig.sh(&format!(
+        "cd {at} && find . -type f -print0 | sort -z | xargs -0 -r sha256sum"
+    ))
+}
+
+/// Fixtures in which OpenZFS has not finished: gone on with here, with kills, to the end.
+fn theirs(rig: &mut Rig, dice: &mut Dice) {
+    for (name, done) in [
+        ("raidz-expanding", "raidz_expand"),
+        ("removal", "remove"),
+        ("removal-stopped", "remove"),
+        ("checkpoint", "discard"),
+    ] {
+        let (folder, pool) = unpack(rig, name);
+        let dir = rig.disks().join(&folder);
+        let root = rig.mnt().join(&folder);
+        let root = root.to_str().unwrap().to_string();
+        let import = |rig: &Rig| {
+            let at = dir.to_str().unwrap();
+            let options = [
+                "import",
+                "-f",
+                "-R",
+                &root,
+                "-o",
+                "cachefile=none",
+                "-d",
+                at,
+            ];
+            drop(rig.zpool(&[&options[..], &[&pool]].concat()));
+        };
+        import(rig);
+        let before = all_sums(rig, &root);
+        if name == "checkpoint" {
+            rig.zpool(&["checkpoint", "-d", &pool]);
+        }
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(20 + dice.below(400)));
+            rig.kill();
+            rig.start();
+            import(rig);
+        }
+        rig.zpool(&["wait", "-t", done, &pool]);
+        rig.zpool(&["wait", "-t", "scrub,resilver,free", &pool]);
+        let status = rig.zpool(&["status", &pool]);
+        eprintln!("{folder}:\n{status}");
+        assert!(status.contains("errors: No known data errors"), "{status}");
+        assert_eq!(before, all_sums(rig, &root), "{name}");
+        rig.zpool(&["export", &pool]);
+    }
+}
+
+#[test]
+fn shapes_changed_half_way_are_finished_by_the_other_side() {
+    let Some(vm) = machine() else {
+        return;
+    };
+    if or_skip(fixture::file("raidz-expanding", "manifest.json")).is_none() {
+        return;
+    }
+    let Some(mut rig) = Rig::as_root("shapes-exchanged") else {
+        return;
+    };
+    let mut dice = Dice::new(number("ZFS_FUSE_TEST_SEED", 1));
+    rig.start();
+    ended(&rig);
+    halves(&mut rig, &mut dice);
+    theirs(&mut rig, &mut dice);
+    rig.stop();
+    judge(&rig, &vm, SCRIPT);
+}

@@ -32,7 +32,7 @@ const MAY_BE_UNSAFE: [&str; 3] = ["env-linux", "fuse", "simd"];
 
 /// Crates below the engine's doors that the table's order alone would let see too much: all they
 /// may use of this workspace.
-const NARROW: [(&str, &[&str]); 10] = [
+const NARROW: [(&str, &[&str]); 11] = [
     ("env-linux", &["base", "env"]),
     ("fuse", &["base"]),
     (
@@ -40,6 +40,7 @@ const NARROW: [(&str, &[&str]); 10] = [
         &["base", "env", "disk", "dmu", "zap", "pool", "zpl", "fuse"],
     ),
     ("api", &["base"]),
+    ("nbd", &["base"]),
     ("control", &["base", "api"]),
     ("cli", &["base", "disk", "api", "control"]),
     ("logging", &["cli"]),

@@ -44,6 +44,7 @@ pub mod setters;
 mod streams;
 pub mod suspended;
 pub mod values;
+pub mod volumes;
 
 pub use door::{Door, Mount, MountOptions, Mounting};
 pub use head::Head;

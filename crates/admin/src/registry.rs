@@ -49,6 +49,8 @@ pub struct PoolEntry {
     pub streams: Arc<crate::streams::Streams>,
     /// Numbers what `zfs diff` makes for as long as it runs.
     pub(crate) comparisons: AtomicU64,
+    /// Volumes that clients have open.
+    pub volumes: crate::volumes::Volumes,
     /// Who has streams sent and received.
     pub users: crate::streams::Users,
     /// Clearing, upgrading, export and destruction of the pool happen one at a time.
@@ -422,6 +424,7 @@ impl Admin {
             gate: RwLock::new(()),
             names: Default::default(),
             streams: Default::default(),
+            volumes: Default::default(),
             comparisons: AtomicU64::new(0),
             users: Default::default(),
             changes: Mutex::default(),
@@ -593,6 +596,9 @@ impl Admin {
         while let Some(e) = self.pools().pop() {
             // The daemon is asked to end: it does not wait for devices any more.
             e.pool.give_up_waiting();
+            if let Err(err) = e.volumes.cut_off(&|_| true) {
+                tracing::error!("pool {}: {err}", e.pool.name());
+            }
             let mut list = e.all_mounts();
             list.reverse();
             let done = parallel::run(

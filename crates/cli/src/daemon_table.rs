@@ -36,6 +36,7 @@ pub static DAEMON: Sub = Sub {
         long_arg("multihost-fail-intervals", "count", "Suspend such a pool when no heartbeat could be written for so many intervals, 2 or more; 0: never. Default: 10."),
         long_arg("multihost-import-intervals", "count", "How many intervals an import watches such a pool for another host that uses it, where the pool does not say how long is enough. Default: 20."),
         long_arg("event-scripts", "folder", "Run the executable files in this folder on each event (zpool events), in the order of their names, with the event in variables ZEVENT_...; those that others may write are left out. Default: none."),
+        long_arg("nbd-socket", "path", "Serve the volumes of all pools as network block devices at this Unix socket: each is an export with the volume's name. Default: nbd.sock beside the control socket."),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),
@@ -63,8 +64,9 @@ pub const SWITCHES: [&str; 5] = [
 ];
 
 /// Keys of `zfsrc` that take a value.
-pub const VALUES: [&str; 12] = [
+pub const VALUES: [&str; 13] = [
     "event-scripts",
+    "nbd-socket",
     "max-arc-size",
     "fuse-mount-options",
     "fuse-attr-timeout",
@@ -83,6 +85,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("/etc/zfs/zfsrc", "Settings: lines key = value, or a bare key for switches; # begins a comment. Keys are the long options; the command line wins."),
     ("/run/zfs-fuse/control.sock", "Control socket of root's daemon."),
     ("$XDG_RUNTIME_DIR/zfs-fuse/control.sock", "Control socket of a user's daemon; /tmp/zfs-fuse-UID/control.sock without that directory."),
+    ("/run/zfs-fuse/nbd.sock, $XDG_RUNTIME_DIR/zfs-fuse/nbd.sock", "Volumes as network block devices, for root and for the user of the daemon."),
     ("/var/lib/zfs/zpool.cache", "Pools of root's daemon to import at start."),
     ("~/.local/state/zfs-fuse/zpool.cache", "Pools of a user's daemon to import at start."),
     ("~/zfs", "Below it a user's pools are mounted unless they have mount points of their own."),

@@ -12,6 +12,7 @@ mod faults;
 mod health_watch;
 mod log;
 mod named_paths;
+mod nbd_door;
 mod options;
 #[cfg(test)]
 mod pool_tests;
@@ -136,7 +137,18 @@ fn serve(options: Options, child: bool) -> Result<()> {
         Some(path) => Some(startup::PidFile::write(path)?),
         None => None,
     };
+    let nbd_socket = options.nbd_socket.clone();
     let control = Arc::new(requests::Control::start(options, stop)?);
+    let volumes = match &nbd_socket {
+        Some(path) => Some(nbd_door::listen(control.admin(), path)?),
+        None => match nbd_door::listen(control.admin(), &nbd_door::usual_path(&socket)) {
+            Ok(listening) => Some(listening),
+            Err(e) => {
+                log::warn(&format!("volumes are not served: {e}"));
+                None
+            }
+        },
+    };
     let handler = control.clone();
     std::thread::Builder::new()
         .name("listener".into())
@@ -145,6 +157,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     stopped.wait();
     startup::notify("STOPPING=1");
     control.shutdown();
+    drop(volumes);
     // The lock goes last: who gets it next finds nothing of ours in the way.
     startup::unlisten(&socket, &lock);
     drop(pidfile);

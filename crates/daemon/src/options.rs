@@ -19,6 +19,8 @@ pub struct Options {
     /// Stay in front.
     pub foreground: bool,
     pub pidfile: Option<PathBuf>,
+    /// Where volumes are served, instead of the usual place.
+    pub nbd_socket: Option<PathBuf>,
     /// Scripts in it are run on events.
     pub event_scripts: Option<PathBuf>,
     /// Ceiling of the cache, bytes.
@@ -324,6 +326,7 @@ fn settle(
     Ok(Options {
         foreground: line.has("n"),
         event_scripts: get("event-scripts").map(|p| PathBuf::from(cli::run::absolute(p))),
+        nbd_socket: get("nbd-socket").map(|p| PathBuf::from(cli::run::absolute(p))),
         pidfile: line.get("p").map(|p| PathBuf::from(cli::run::absolute(p))),
         arc_max,
         mount_options,

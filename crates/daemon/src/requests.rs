@@ -220,6 +220,11 @@ impl Control {
         })
     }
 
+    /// The pools of this daemon.
+    pub fn admin(&self) -> &Arc<Admin> {
+        &self.admin
+    }
+
     /// Writes everything, unmounts and closes the pools.
     pub fn shutdown(&self) {
         self.admin.shutdown();

@@ -97,6 +97,33 @@ impl Corpus {
         if let Ok(b) = control::wire::encode_error(&error) {
             c.add("messages", &b);
         }
+        // Clients of the NBD server: flags, options, requests.
+        let option = |number: u32, data: &[u8]| {
+            let len = (data.len() as u32).to_be_bytes();
+            [b"IHAVEOPT", &number.to_be_bytes()[..], &len, data].concat()
+        };
+        let query = b"\0\0\0\x01v\0\0\0\x01\0\0\0\x0fbase:allocation";
+        let wish = b"\0\0\0\x01v\0\x01\0\x03";
+        for command in 0..8u16 {
+            let mut b = [0, 0, 0, 3].to_vec();
+            b.extend(option(3, b""));
+            b.extend(option(8, b""));
+            b.extend(option(10, query));
+            b.extend(option(7, wish));
+            for flags in [0u16, 1, 4, 8] {
+                b.extend(0x2560_9513u32.to_be_bytes());
+                b.extend(flags.to_be_bytes());
+                b.extend(command.to_be_bytes());
+                b.extend([7; 8]);
+                b.extend(4096u64.to_be_bytes());
+                b.extend(100u32.to_be_bytes());
+                if command == 1 {
+                    b.extend([9; 100]);
+                }
+            }
+            c.add("nbd", &b);
+        }
+        c.add("nbd", &[&[0, 0, 0, 3], &option(1, b"v")[..]].concat());
         // Requests of the kernel: a header, then room for arguments and a name.
         for op in 1..=53u32 {
             let mut b = vec![0; 168];

@@ -32,7 +32,7 @@ const fn t(name: &'static str, corpus: &'static str, max: usize, run: fn(&[u8]))
 }
 
 /// All of them.
-pub static TARGETS: [Target; 34] = [
+pub static TARGETS: [Target; 35] = [
     t("nvlist", "nvlist", 32 << 10, nvlist),
     t("label", "nvlist", 112 << 10, label),
     t("vdev-tree", "nvlist", 32 << 10, vdev_tree),
@@ -67,6 +67,7 @@ pub static TARGETS: [Target; 34] = [
     t("zle", "zle", 8 << 10, |b| unpack(Compression::ZLE, b)),
     t("zstd", "zstd", 8 << 10, |b| unpack(Compression::ZSTD, b)),
     t("messages", "messages", 8 << 10, messages),
+    t("nbd", "nbd", 8 << 10, nbd_client),
 ];
 
 /// The target of that name; `fuse` is one too.
@@ -76,6 +77,63 @@ pub fn target(name: &str) -> Option<&'static Target> {
         "fuse" => Some(&FUSE),
         _ => TARGETS.iter().find(|t| t.name == name),
     }
+}
+
+/// What a client of the NBD server may say, against an export of 1 MiB that holds nothing but zeros.
+fn nbd_client(b: &[u8]) {
+    struct Zeros;
+    impl nbd::Export for Zeros {
+        fn size(&self) -> u64 {
+            1 << 20
+        }
+        fn block_size(&self) -> u32 {
+            4096
+        }
+        fn is_read_only(&self) -> bool {
+            false
+        }
+        fn read(&self, _: u64, buf: &mut [u8]) -> base::Result<()> {
+            buf.fill(0);
+            Ok(())
+        }
+        fn write(&self, offset: u64, data: &[u8], _: bool) -> base::Result<()> {
+            assert!(offset + data.len() as u64 <= self.size());
+            Ok(())
+        }
+        fn flush(&self) -> base::Result<()> {
+            Ok(())
+        }
+        fn trim(&self, offset: u64, len: u64, _: bool) -> base::Result<()> {
+            assert!(offset + len <= self.size());
+            Ok(())
+        }
+        fn zero(&self, offset: u64, len: u64, fua: bool) -> base::Result<()> {
+            self.trim(offset, len, fua)
+        }
+        fn extent(&self, offset: u64) -> base::Result<nbd::Extent> {
+            let end = (offset + 1).next_multiple_of(4096);
+            let data = end % 8192 == 0;
+            Ok(nbd::Extent { end, data })
+        }
+        fn cache(&self, _: u64, _: u64) {}
+    }
+    impl nbd::Exports for Zeros {
+        fn names(&self) -> base::Result<Vec<String>> {
+            Ok(vec!["v".into()])
+        }
+        fn open(&self, name: &str) -> base::Result<Arc<dyn nbd::Export>> {
+            match name {
+                "v" => Ok(Arc::new(Zeros)),
+                _ => Err(base::Kind::NotFound.into()),
+            }
+        }
+    }
+    let options = nbd::Options {
+        threads: 1,
+        chosen: &|| {},
+        hang_up: &|| {},
+    };
+    let _ = black_box(nbd::serve(b, std::io::sink(), &Zeros, &options));
 }
 
 fn nvlist(b: &[u8]) {

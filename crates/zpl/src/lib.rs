@@ -44,6 +44,7 @@ pub use create::{create_fs, FsOptions};
 pub use dir::{New, LINK_MAX, SYMLINK_MAX};
 pub use file::{falloc, WriteOpts, MAX_SIZE};
 pub use intent::ZilLog;
+pub use lock::{RangeGuard, RangeLock};
 pub use log::{DataSource, IntentLog, NoLog, Record};
 pub use perm::Cred;
 pub use props::{AclInherit, AclMode, AclType, LogBias, Props, SyncMode, XattrMode};

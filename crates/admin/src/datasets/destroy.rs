@@ -715,6 +715,8 @@ fn carry_out(
         }
         Phase::Do(early, unused) => (early, unused),
     };
+    let doomed = |object| steps.iter().any(|s| s.object == object);
+    entry.volumes.let_go(&doomed, r.force)?;
     let down = mount::take_down(admin, entry, &mounts, r.force).map_err(busy)?;
     let down = early.with(down);
     for s in steps.iter().filter(|s| s.is_head()) {

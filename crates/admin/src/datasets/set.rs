@@ -562,15 +562,25 @@ fn apply(
     plan.up.retain(|ds| !early.has(ds.object()));
     let down = early.with(mount::take_down(admin, entry, &plan.down, false)?);
     let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
-    let stored = entry.pool.task(move |pool, tx| {
-        if !mutated(Mutation::PropertyLost) {
-            store_changes(pool, tx, &changes, setters::user(&who))?;
-        }
-        pool.log_in(tx, &command, uid)
-    });
+    let resized = changes.iter().find(|c| c.has("volsize"));
+    let resized = resized.map(|c| c.ds.object());
+    let store = || {
+        let stored = entry.pool.task(move |pool, tx| {
+            if !mutated(Mutation::PropertyLost) {
+                store_changes(pool, tx, &changes, setters::user(&who))?;
+            }
+            pool.log_in(tx, &command, uid)
+        });
+        stored.map_err(|e| datasets::plain(e, name))
+    };
+    let stored = match resized {
+        // Nobody writes behind the new end while it is stored.
+        Some(object) => entry.volumes.change(object, store),
+        None => store(),
+    };
     if let Err(e) = stored {
         early.give_back(down);
-        return Err(datasets::plain(e, name));
+        return Err(e);
     }
     refresh(entry, &changed);
     Ok(Applied {
@@ -708,6 +718,15 @@ pub fn refresh(entry: &PoolEntry, changed: &[Arc<Dataset>]) {
             .refresh_policy(&m.ds)
             .and_then(|()| m.refresh(&entry.pool))
     });
+    let heads = changed.iter().filter(|ds| !ds.is_snapshot());
+    let tops: Vec<String> = heads.map(|ds| ds.full_name()).collect();
+    let concerned = |ds: &Dataset| {
+        let name = ds.full_name();
+        tops.iter().any(|t| datasets::is_below(&name, t))
+    };
+    if !tops.is_empty() {
+        entry.volumes.refresh(&concerned);
+    }
 }
 
 /// The kernel's mounts follow changed properties. Behind [`refresh`]; mount points are walked to, so that best no lock of the pool

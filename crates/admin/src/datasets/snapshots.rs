@@ -394,7 +394,7 @@ fn roll_back(
     }
     let back = || go_back(admin, entry, peer, r, (&head, short), &in_way);
     let Some(mounted) = entry.mounted(head.object()) else {
-        back()?;
+        entry.volumes.change(head.object(), back)?;
         return Ok(Vec::new());
     };
     let mut inside = entry.all_mounts();

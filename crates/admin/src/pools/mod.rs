@@ -246,6 +246,10 @@ fn take_out(
         ours()?;
     }
     let mounts = entry.all_mounts();
+    entry.volumes.let_go(&|_| true, way.force).map_err(|e| {
+        let text = format!("pool is busy\n  {}", e.hint.unwrap_or_default());
+        ApiError::reason(Kind::Busy, text)
+    })?;
     unmount_all(admin, entry, way.force)?;
     ours()?;
     let unwritten = crate::mounts::unwritten(&mounts);

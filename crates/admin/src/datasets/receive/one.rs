@@ -731,7 +731,9 @@ fn finish(
         Some(m) if !m.mount.wait_if_gone() => {
             m.replace(|| end_in_txg(run, entry, begin, target, filled).map_err(fail))?
         }
-        _ => end_in_txg(run, entry, begin, target, filled).map_err(fail)?,
+        _ => entry.volumes.change(head.object(), || {
+            end_in_txg(run, entry, begin, target, filled).map_err(fail)
+        })?,
     };
     match dressed {
         Ok(failed) => warn(run, target, failed),

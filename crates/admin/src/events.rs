@@ -161,7 +161,7 @@ impl Events {
             Turned::Resumed => "resume",
         };
         let top = match what {
-            Scanning::Rebuild(id) => pool.tree.top(id).ok(),
+            Scanning::Rebuild(id) => pool.tree().top(id).ok(),
             _ => None,
         };
         let mut more = top.map_or_else(Vec::new, |top| of_vdev(pool, &top));
@@ -266,7 +266,7 @@ pub fn without_history(event: &mut Event) {
 /// What is told of a vdev, and of the group it is in.
 pub fn of_vdev(pool: &Pool, v: &Vdev) -> Vec<Pair> {
     let mut out = of_leaf(v);
-    if let Ok((top, _)) = pool.tree.leaf_of(v.guid()) {
+    if let Ok((top, _)) = pool.tree().leaf_of(v.guid()) {
         let ashift = u64::from(top.ashift());
         out.push(("vdev_ashift", EventValue::Number(ashift)));
     }
@@ -276,7 +276,7 @@ pub fn of_vdev(pool: &Pool, v: &Vdev) -> Vec<Pair> {
     if !paths.is_empty() {
         out.push(("vdev_spare_paths", EventValue::Text(paths.join(" "))));
     }
-    let all = pool.tree.all();
+    let all = pool.tree().all();
     let parent = all
         .iter()
         .find(|p| p.children().iter().any(|c| c.guid() == v.guid()));

@@ -528,7 +528,7 @@ impl Admin {
         let mut failed = Vec::new();
         let mut todo: Vec<(PathBuf, Arc<Dataset>)> = Vec::new();
         self.clear_dead_mounts(&entry.pool.name());
-        let dsl = &entry.pool.dsl;
+        let dsl = entry.pool.dsl();
         let collect = &mut |d: &Arc<dsl::Dir>| {
             if d.phys().head_dataset_obj == 0 {
                 return Ok(());
@@ -655,7 +655,7 @@ pub fn objset_type_in(pool: &Pool, ds: &Dataset) -> Result<u64> {
 /// later, overwritten, so a failure is tried again with the pointer of then.
 fn read_objset(pool: &Pool, ds: &Dataset, bp: &BlkPtr) -> Result<disk::objset::ObjsetPhys> {
     let read = |bp: &BlkPtr| {
-        let block = pool.zio.read(bp)?;
+        let block = pool.zio().read(bp)?;
         disk::objset::ObjsetPhys::decode(&block)
     };
     read(bp).or_else(|e| match ds.phys().bp {

@@ -34,7 +34,7 @@ fn put((pool, tx): (&Pool, &Tx), ds: &Arc<Dataset>, name: &str, user: Option<u64
         None if ds.prop(name, false)?.is_some() => PropChange::Inherit,
         None => return Ok(()),
     };
-    pool.dsl.set_prop(tx, ds, name, &change)
+    pool.dsl().set_prop(tx, ds, name, &change)
 }
 
 fn setter_of(property: &str) -> Option<&'static str> {

@@ -328,7 +328,7 @@ fn recursive_commands_over_a_thousand_file_systems_do_all_or_nothing() {
     assert!(refused.done.is_empty());
     assert_eq!(refused.failed.len(), 1);
     assert_eq!(refused.failed[0].0, format!("{last}@s"));
-    let first = w.admin.find("p").unwrap().pool.dsl.dataset("p/f0000@s");
+    let first = w.admin.find("p").unwrap().pool.dsl().dataset("p/f0000@s");
     assert_eq!(first.unwrap().holds().unwrap(), 0);
     let refused = destroy_all("p@s").unwrap_err();
     assert!(refused.to_string().contains("it's being held"), "{refused}");

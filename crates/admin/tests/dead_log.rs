@@ -48,13 +48,13 @@ impl World {
 
     fn state(&self) -> State {
         let entry = self.entry();
-        let leaf = entry.pool.tree.find_by_name("/dev/l").unwrap();
+        let leaf = entry.pool.tree().find_by_name("/dev/l").unwrap();
         leaf.state()
     }
 
     fn head(&self) -> Arc<Head> {
         let entry = self.entry();
-        let ds = entry.pool.dsl.root_dataset().unwrap();
+        let ds = entry.pool.dsl().root_dataset().unwrap();
         let mounted = entry.mounted(ds.object()).unwrap();
         let mount = mounted.mount.as_any().downcast_ref::<MemoryMount>();
         mount.unwrap().head.clone()

@@ -157,15 +157,21 @@ fn numbers() -> Vec<u8> {
 /// The object of a dataset's key has no version then, and all MACs are of the first format.
 fn first_format() -> World {
     let w = world(false);
-    w.pool().dsl.make_old_keys(true);
+    w.pool().dsl().make_old_keys(true);
     w.encrypted("p/e").unwrap();
     w.write("/p/e", "f", &numbers()).unwrap();
     w.commands().snapshot("p/e@s").unwrap();
     w.write("/p/e", "g", b"more").unwrap();
     w.commands().snapshot("p/e@t").unwrap();
     let pool = w.pool();
-    let object = pool.dsl.dir("p/e").unwrap().key_object().unwrap().unwrap();
-    let dn = pool.mos.hold(object.object).unwrap();
+    let object = pool
+        .dsl()
+        .dir("p/e")
+        .unwrap()
+        .key_object()
+        .unwrap()
+        .unwrap();
+    let dn = pool.mos().hold(object.object).unwrap();
     assert_eq!(Zap::new(&dn).get("DSL_CRYPTO_VERSION").unwrap(), None);
     drop((dn, pool));
     let w = w.again(false);
@@ -221,7 +227,7 @@ fn datasets_of_the_first_format_of_encryption_are_sent_decrypted_alone() {
 #[test]
 fn raw_increments_of_the_first_format_of_encryption_are_refused() {
     let w = world(false);
-    w.pool().dsl.make_old_keys(true);
+    w.pool().dsl().make_old_keys(true);
     w.encrypted("p/e").unwrap();
     w.write("/p/e", "f", &numbers()).unwrap();
     w.commands().snapshot("p/e@s").unwrap();
@@ -239,7 +245,7 @@ fn raw_increments_of_the_first_format_of_encryption_are_refused() {
     }
     let e = w.receive("p/copy", &whole).unwrap_err();
     assert!(e.message.contains("errata 3"), "{e:?}");
-    assert!(w.pool().dsl.dir("p/copy").is_err());
+    assert!(w.pool().dsl().dir("p/copy").is_err());
     // Its keys had no version at all.
     let e = dsl::ReceivedKey::from_list(&disk::NvList::new())
         .err()
@@ -267,7 +273,7 @@ fn raw_increments_of_the_first_format_of_encryption_are_refused() {
     assert_eq!(w.read("/p/new/copy", "g"), b"more");
     assert!(!w
         .pool()
-        .dsl
+        .dsl()
         .dir("p/new/copy")
         .unwrap()
         .has_old_keys()
@@ -320,9 +326,11 @@ fn a_raw_stream_with_large_blocks_that_nobody_counted_is_refused() {
 
 /// Forgets the guid of a snapshot's set of IVs, as software of before 2019 never had one.
 fn forget_ivset(w: &World, snap: &str) {
-    let object = w.pool().dsl.dataset(snap).unwrap().object();
+    let object = w.pool().dsl().dataset(snap).unwrap().object();
     w.pool()
-        .task(move |pool, tx| Zap::new(&pool.mos.hold(object)?).remove(tx, "com.datto:ivset_guid"))
+        .task(move |pool, tx| {
+            Zap::new(&pool.mos().hold(object)?).remove(tx, "com.datto:ivset_guid")
+        })
         .unwrap();
 }
 
@@ -360,10 +368,10 @@ fn encrypted_datasets_are_not_made_where_snapshots_get_no_guids_of_ivs() {
     assert_eq!(w.errata(), 0);
     w.pool()
         .task(|pool, tx| {
-            let directory = pool.mos.hold(1)?;
+            let directory = pool.mos().hold(1)?;
             for list in ["features_for_read", "features_for_write"] {
                 let object = Zap::new(&directory).get(list)?.unwrap();
-                let list = pool.mos.hold(object)?;
+                let list = pool.mos().hold(object)?;
                 Zap::new(&list).remove_if(tx, "com.datto:bookmark_v2")?;
             }
             Ok(())
@@ -381,10 +389,10 @@ fn long_record(w: &World, destroying: bool) {
     w.pool()
         .task(move |pool, tx| {
             let words = [&[1, 2][..], &[0; 23]].concat();
-            let directory = pool.mos.hold(1)?;
+            let directory = pool.mos().hold(1)?;
             Zap::new(&directory).update(tx, "scan", &Value::u64s(&words))?;
             if destroying {
-                pool.dsl
+                pool.dsl()
                     .features()
                     .activate(tx, "com.delphix:async_destroy", 1)?;
             }

@@ -67,7 +67,7 @@ fn set(
 /// Whether set-user-id programs and devices work in what is mounted.
 fn power(admin: &Arc<Admin>, name: &str) -> (bool, bool) {
     let entry = admin.find("p").unwrap();
-    let ds = entry.pool.dsl.dataset(name).unwrap();
+    let ds = entry.pool.dsl().dataset(name).unwrap();
     let mounted = entry.mounted(ds.object()).expect(name);
     let mount: &MemoryMount = mounted.mount.as_any().downcast_ref().unwrap();
     let (options, withheld) = (mount.options(), mount.withheld());
@@ -80,7 +80,7 @@ fn power(admin: &Arc<Admin>, name: &str) -> (bool, bool) {
 /// From now on something lies over the mount of a file system.
 fn cover(admin: &Arc<Admin>, name: &str) {
     let entry = admin.find("p").unwrap();
-    let ds = entry.pool.dsl.dataset(name).unwrap();
+    let ds = entry.pool.dsl().dataset(name).unwrap();
     let mounted = entry.mounted(ds.object()).expect(name);
     let mount: &MemoryMount = mounted.mount.as_any().downcast_ref().unwrap();
     mount.cover();
@@ -259,7 +259,7 @@ fn what_a_users_stream_says_is_not_the_administrators_word() {
             ..Receive::default()
         };
         receive::receive(&a, JOE, &to, &stream[..], &mut |_| {}).unwrap();
-        let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/new").unwrap();
+        let ds = a.find("p").unwrap().pool.dsl().dataset("p/a/new").unwrap();
         let place = ds.prop("mountpoint", false).unwrap().unwrap().0;
         assert_eq!(place.text(), Some("/etc/x"));
         assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), Some(1000));
@@ -383,7 +383,7 @@ fn a_property_unmounts_nothing_that_its_setter_may_not_unmount() {
     assert!(told.unwrap().contains("stays where it is"));
     assert_eq!(door.places(), before);
     // The owner may; and then the place is the user's to give, so it is looked at.
-    let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/c").unwrap();
+    let ds = a.find("p").unwrap().pool.dsl().dataset("p/a/c").unwrap();
     let setter = admin::setters::of_mountpoint(&ds).unwrap();
     assert_eq!(setter, Some(1000));
     set(&a, ROOT, "p/a/c", "mountpoint", "/srv").unwrap();
@@ -406,7 +406,7 @@ fn a_place_that_is_not_the_users_is_refused_when_it_is_set() {
         assert_eq!(e.code, Kind::NotPermitted.errno());
         assert!(e.message.contains("/etc/cron.d"), "{e:?}");
     }
-    let ds = a.find("p").unwrap().pool.dsl.dataset("p/a/b").unwrap();
+    let ds = a.find("p").unwrap().pool.dsl().dataset("p/a/b").unwrap();
     assert!(ds.prop("mountpoint", false).unwrap().is_none());
     assert_eq!(admin::setters::of_mountpoint(&ds).unwrap(), None);
     assert_eq!(door.places(), before);

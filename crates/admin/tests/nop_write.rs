@@ -62,7 +62,7 @@ impl World {
 
     /// Bytes that the file system has for itself since its newest snapshot.
     fn own(&self, fs: &str) -> u64 {
-        let dsl = &self.0.find("p").unwrap().pool.dsl;
+        let dsl = self.0.find("p").unwrap().pool.dsl().clone();
         dsl.dataset(fs).unwrap().phys().unique_bytes
     }
 }
@@ -165,7 +165,7 @@ fn a_stream_of_what_is_there_already_takes_no_space() {
     };
     copy("p/a@s", None);
     let used = || {
-        let dsl = &w.0.find("p").unwrap().pool.dsl;
+        let dsl = w.0.find("p").unwrap().pool.dsl().clone();
         dsl.dir("p/b").unwrap().phys().used_bytes
     };
     let before = used();

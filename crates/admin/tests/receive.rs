@@ -49,7 +49,7 @@ fn holds_and_properties_of_a_package_come_in_the_txg_of_their_snapshot() {
     let done = receive::receive(&admin, ROOT, &ask, &package[..], &mut |_| {}).unwrap();
     assert!(done.warnings.is_empty(), "{:?}", done.warnings);
 
-    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let dsl = admin.find("p").unwrap().pool.dsl().clone();
     let (head, snap) = (dsl.dataset("p/b").unwrap(), dsl.dataset("p/b@s").unwrap());
     let tags: Vec<String> = snap.hold_list().unwrap().into_iter().map(|h| h.0).collect();
     assert_eq!(tags, ["tag"]);
@@ -91,7 +91,7 @@ fn props(list: &[(&str, &str)]) -> api::Props {
 }
 
 fn number(admin: &Arc<Admin>, name: &str, prop: &str) -> u64 {
-    let ds = admin.find("p").unwrap().pool.dsl.dataset(name).unwrap();
+    let ds = admin.find("p").unwrap().pool.dsl().dataset(name).unwrap();
     pool::prop_number(&ds, prop).unwrap()
 }
 
@@ -115,7 +115,7 @@ fn options_of_a_receive_are_obeyed_whether_the_target_is_new_or_resumed() {
     ask.target = "p/c".into();
     let part = &stream[..stream.len() - 400];
     receive::receive(&admin, ROOT, &ask, part, &mut |_| {}).unwrap_err();
-    let kept = admin.find("p").unwrap().pool.dsl.dataset("p/c").unwrap();
+    let kept = admin.find("p").unwrap().pool.dsl().dataset("p/c").unwrap();
     let token = admin::datasets::props::resume_token(&kept)
         .unwrap()
         .unwrap();
@@ -222,7 +222,7 @@ fn options_that_a_receive_cannot_obey_are_refused_before_parents_are_made() {
         };
         let e = receive::receive(&admin, ROOT, &ask, &stream[..], &mut |_| {}).unwrap_err();
         assert!(e.message.contains(name.split('@').next().unwrap()), "{e:?}");
-        let dsl = &admin.find("p").unwrap().pool.dsl;
+        let dsl = admin.find("p").unwrap().pool.dsl().clone();
         assert!(dsl.dataset("p/to/a").is_err(), "{name}");
     }
 }
@@ -240,7 +240,7 @@ fn package(admin: &Arc<Admin>, name: &str) -> Vec<u8> {
 
 /// Value and source of a property.
 fn shown(admin: &Arc<Admin>, name: &str, prop: &str) -> Option<(dsl::PropValue, dsl::PropSource)> {
-    let ds = admin.find("p").unwrap().pool.dsl.dataset(name).unwrap();
+    let ds = admin.find("p").unwrap().pool.dsl().dataset(name).unwrap();
     ds.prop(prop, true).unwrap()
 }
 
@@ -336,7 +336,7 @@ fn what_was_not_encrypted_is_received_below_an_encrypted_file_system() {
     };
     admin::datasets::create::create(&admin, ROOT, &ask).unwrap();
     let encrypted = |name: &str| {
-        let dsl = &admin.find("p").unwrap().pool.dsl;
+        let dsl = admin.find("p").unwrap().pool.dsl().clone();
         dsl.dir(name).unwrap().is_encrypted().unwrap()
     };
     let (with, without) = (package(&admin, "p/a@s"), sent(&admin, "p/a@s", None));
@@ -400,7 +400,7 @@ fn a_clone_of_an_encrypted_file_system_is_renamed_where_it_is() {
     commands.rename("p/c", "p/d").unwrap();
     let e = commands.rename("p/d", "p/x/d").unwrap_err();
     assert_eq!(e.kind, base::Kind::CrossDevice, "{e}");
-    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let dsl = admin.find("p").unwrap().pool.dsl().clone();
     assert_eq!(dsl.dir("p/d").unwrap().key_loaded().unwrap(), Some(true));
 }
 
@@ -442,7 +442,7 @@ fn a_replication_of_several_snapshots_is_encrypted_on_arrival() {
         "{:?}",
         done.warnings
     );
-    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let dsl = admin.find("p").unwrap().pool.dsl().clone();
     for name in ["p/c", "p/c/b"] {
         let dir = dsl.dir(name).unwrap();
         assert!(dir.is_encrypted().unwrap(), "{name}");
@@ -471,7 +471,7 @@ fn increments(admin: &Arc<Admin>, from: &str, to: &str) -> Vec<u8> {
 
 /// Names of a tree without its top, with the guids of the newest snapshots.
 fn names(admin: &Arc<Admin>, top: &str) -> Vec<(String, u64)> {
-    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let dsl = admin.find("p").unwrap().pool.dsl().clone();
     let all = admin::datasets::subtree(&dsl.dir(top).unwrap()).unwrap();
     let mut out: Vec<_> = all
         .iter()
@@ -590,7 +590,7 @@ fn snapshots_that_exchanged_names_are_replicated() {
         "{:?}",
         done.warnings
     );
-    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let dsl = admin.find("p").unwrap().pool.dsl().clone();
     for s in ["a", "b", "z", "n"] {
         let guid = |fs: &str| dsl.dataset(&format!("{fs}@{s}")).unwrap().phys().guid;
         assert_eq!(guid("p/a"), guid("p/c"), "{s}");
@@ -681,7 +681,7 @@ fn properties_of_a_package_come_in_the_order_of_their_entries() {
     let sent = stream::Package::from_list(&list).unwrap();
     let props = sent.file_systems[0].props.clone().unwrap();
     let names: Vec<&str> = props.iter().map(|(name, _)| name).collect();
-    let ds = admin.find("p").unwrap().pool.dsl.dataset("p/a").unwrap();
+    let ds = admin.find("p").unwrap().pool.dsl().dataset("p/a").unwrap();
     let entries = ds.own_values(false).unwrap();
     let entries: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, entries);
@@ -916,7 +916,7 @@ fn an_increment_of_a_tree_brings_what_its_clones_begin_with() {
     let ask = tree("r1", "r4");
     send::send(&admin, ROOT, &ask, Some(&mut stream), &mut |_| {}).unwrap();
     receive(&stream);
-    let dsl = &admin.find("p").unwrap().pool.dsl;
+    let dsl = admin.find("p").unwrap().pool.dsl().clone();
     let origin = dsl.dir("p/z/c").unwrap().origin().unwrap().unwrap();
     assert_eq!(origin.full_name(), "p/z/y@r2");
     assert!(content(&admin, "p/z/c", "young") == runs(200_000));

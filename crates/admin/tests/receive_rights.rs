@@ -220,7 +220,7 @@ fn refused(done: Answer<Received>, kind: Kind) {
 }
 
 fn exists(admin: &Arc<Admin>, name: &str) -> bool {
-    admin.find("p").unwrap().pool.dsl.dataset(name).is_ok()
+    admin.find("p").unwrap().pool.dsl().dataset(name).is_ok()
 }
 
 /// A stream in the middle of which something happens.
@@ -310,7 +310,7 @@ fn what_begins_with_a_foreign_snapshot_takes_the_right_to_clone_it() {
     };
     joe(&a, &ask, &stream[..stream.len() - 400]).unwrap_err();
     give(&a, "p/secret", "clone", false);
-    let kept = a.find("p").unwrap().pool.dsl.dataset("p/u/k").unwrap();
+    let kept = a.find("p").unwrap().pool.dsl().dataset("p/u/k").unwrap();
     let token = admin::datasets::props::resume_token(&kept)
         .unwrap()
         .unwrap();
@@ -397,7 +397,7 @@ fn a_package_clears_no_property_that_its_receiver_may_not_set() {
         ..Send::default()
     };
     joe(&a, &to("p/u/n"), &sent(&a, &ask)[..]).unwrap();
-    let dsl = &a.find("p").unwrap().pool.dsl;
+    let dsl = a.find("p").unwrap().pool.dsl().clone();
     let ds = dsl.dataset("p/u/n").unwrap();
     assert_eq!(pool::prop_number(&ds, "quota").unwrap(), 50 << 20);
     assert_eq!(pool::prop_number(&ds, "atime").unwrap(), 1, "it may be set");

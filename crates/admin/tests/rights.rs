@@ -258,7 +258,7 @@ fn permissions_of_users_groups_creators_and_sets_count() {
     denied(remove(&a, JOE, "p/a/b@s"));
     let entry = a.find("p").unwrap();
     let owner = |name: &str| {
-        let ds = entry.pool.dsl.dataset(name).unwrap();
+        let ds = entry.pool.dsl().dataset(name).unwrap();
         let m = entry.mounted(ds.object()).unwrap();
         let zfs = m.head.zfs();
         let attr = zfs.getattr(&zfs.root().unwrap());
@@ -337,7 +337,7 @@ fn missing_parents_ask_for_permissions_at_each_of_them() {
         rename::rename(&a, JOE, from, to, how, String::new())
     };
     let entry = a.find("p").unwrap();
-    let exists = |name: &str| entry.pool.dsl.dir(name).is_ok();
+    let exists = |name: &str| entry.pool.dsl().dir(name).is_ok();
     make_all("p/a/one").unwrap();
     clone_all("p/a/two").unwrap();
     denied(make_all("p/a/x/y"));

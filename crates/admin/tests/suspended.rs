@@ -123,7 +123,7 @@ impl World {
     /// The file system mounted at `/p`.
     fn head(&self) -> Arc<Head> {
         let entry = self.entry();
-        let ds = entry.pool.dsl.root_dataset().unwrap();
+        let ds = entry.pool.dsl().root_dataset().unwrap();
         let mounted = entry.mounted(ds.object()).unwrap();
         let mount = mounted.mount.as_any().downcast_ref::<MemoryMount>();
         mount.unwrap().head.clone()
@@ -134,7 +134,7 @@ impl World {
     }
 
     fn state(&self, path: &str) -> State {
-        self.entry().pool.tree.find_by_name(path).unwrap().state()
+        self.entry().pool.tree().find_by_name(path).unwrap().state()
     }
 
     /// The first device has more errors than a device may have.
@@ -226,7 +226,7 @@ fn the_fault_agent_waits_for_the_txg_that_the_errors_are_of() {
     let mut agent = Agent::default();
     agent.look(&admin, &entry);
     entry.pool.sync().unwrap();
-    let leaf = entry.pool.tree.find_by_name("/dev/a").unwrap();
+    let leaf = entry.pool.tree().find_by_name("/dev/a").unwrap();
     leaf.stats.write_errors.fetch_add(40, Relaxed);
     w.refuse();
     agent.look(&admin, &entry);
@@ -295,7 +295,7 @@ fn a_head_that_cannot_be_settled_promises_nothing_that_waits() {
     let found = vdev::discover(&env, &["/dev/a".into(), "/dev/b".into()]);
     let opts = pool::OpenOptions::default();
     let after = pool::Pool::open(env, &found.pools[0].config, opts).unwrap();
-    let ds = after.dsl.root_dataset().unwrap();
+    let ds = after.dsl().root_dataset().unwrap();
     let opened = Head::open(&after, &ds, &[]).unwrap();
     let z = opened
         .zfs()

@@ -34,7 +34,7 @@ fn resize(admin: &Arc<Admin>, text: &str) {
 
 /// Size of the volume, bytes it refers to, and whether byte `at` is there: the first of each MiB is 1.
 fn state(entry: &PoolEntry, at: u64) -> (u64, u64, bool) {
-    let ds = entry.pool.dsl.dataset("p/v").unwrap();
+    let ds = entry.pool.dsl().dataset("p/v").unwrap();
     let set = entry.pool.open_dataset(&ds).unwrap();
     let size = volumes::shape(&set.os).unwrap().size;
     let mut byte = [0];
@@ -61,7 +61,7 @@ fn what_is_behind_a_new_end_is_freed_and_a_rollback_brings_it_back() {
     };
     create::create(&admin, ROOT, &ask).unwrap();
     let entry = admin.find("p").unwrap();
-    let ds = entry.pool.dsl.dataset("p/v").unwrap();
+    let ds = entry.pool.dsl().dataset("p/v").unwrap();
     {
         let set = entry.pool.open_dataset(&ds).unwrap();
         let data = set.os.hold(disk::volume::DATA).unwrap();

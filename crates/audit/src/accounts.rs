@@ -71,7 +71,7 @@ impl Visitor for Collect<'_> {
             return Ok(Next::Descend);
         }
         if let Some(d) = bp.dvas().first().filter(|_| !bp.is_embedded()) {
-            let space = self.pool.zio.dsize(bp);
+            let space = self.pool.zio().dsize(bp);
             let id = (d.vdev(), d.offset(), bp.birth());
             self.into.referenced += space;
             self.into.shared |= self.into.all.insert(id, space).is_some();
@@ -91,7 +91,7 @@ fn blocks(pool: &Pool, root: &BlkPtr) -> Result<Blocks> {
     };
     if !root.is_hole() {
         let spec = walk::Spec::all(Order::ParentsFirst);
-        walk::walk(&pool.zio, root, &spec, &mut collect)?;
+        walk::walk(pool.zio(), root, &spec, &mut collect)?;
     }
     Ok(collect.into)
 }
@@ -135,7 +135,7 @@ pub fn accounts(pool: &Pool) -> Result<Vec<Account>> {
 impl Accounts<'_> {
     fn collect(&mut self) -> Result<()> {
         let mut dirs = Vec::new();
-        let dsl = &self.pool.dsl;
+        let dsl = self.pool.dsl();
         dsl.walk(&dsl.root()?, &mut |d| {
             dirs.push(d.clone());
             Ok(())
@@ -209,10 +209,10 @@ impl Accounts<'_> {
         let list = ds.deadlist()?;
         let mut listed = HashSet::new();
         let (mut space, mut strange) = (0, 0);
-        list.for_each(&self.pool.mos, &mut |bp| {
+        list.for_each(self.pool.mos(), &mut |bp| {
             if let Some(d) = bp.dvas().first().filter(|_| !bp.is_embedded()) {
                 let id = (d.vdev(), d.offset(), bp.birth());
-                space += self.pool.zio.dsize(bp);
+                space += self.pool.zio().dsize(bp);
                 strange += u64::from(!gone.contains_key(&id) || !listed.insert(id));
             }
             Ok(())
@@ -241,7 +241,7 @@ impl Accounts<'_> {
         let phys = line.dir.phys();
         let origin = match phys.origin_obj {
             0 => Txg::NONE,
-            o => self.pool.dsl.dataset_by_object(o)?.phys().creation_txg,
+            o => self.pool.dsl().dataset_by_object(o)?.phys().creation_txg,
         };
         let trees = || {
             line.chain
@@ -266,10 +266,10 @@ impl Accounts<'_> {
             .sum();
         let (mut child, mut reserved) = (0, 0);
         // Those of the pool's own, such as `$MOS`, count too.
-        let map = self.pool.mos.hold(phys.child_dir_zapobj)?;
+        let map = self.pool.mos().hold(phys.child_dir_zapobj)?;
         for entry in Zap::new(&map).iter() {
             let object = entry?.value.as_u64().unwrap_or(0);
-            let of = DslDirPhys::decode(&self.pool.mos.hold(object)?.bonus())?;
+            let of = DslDirPhys::decode(&self.pool.mos().hold(object)?.bonus())?;
             child += of.used_bytes;
             reserved += of.reserved.saturating_sub(of.used_bytes);
         }

@@ -166,7 +166,7 @@ impl<'a> Audit<'a> {
     pub fn traverse(&mut self, sink: Sink) {
         let mut datasets = Vec::new();
         self.objset(
-            &self.pool.mos.root(),
+            &self.pool.mos().root(),
             Txg::NONE,
             0,
             Follow::Mos(&mut datasets),
@@ -190,7 +190,12 @@ impl<'a> Audit<'a> {
         // The blocks of a snapshot are counted there, but the log is that of the head.
         if bp.birth() <= after {
             if let Follow::Log = follow {
-                match self.pool.zio.read(bp).and_then(|b| ObjsetPhys::decode(&b)) {
+                match self
+                    .pool
+                    .zio()
+                    .read(bp)
+                    .and_then(|b| ObjsetPhys::decode(&b))
+                {
                     Ok(phys) => self.log(&phys, sink),
                     Err(e) => self.unreadable(At::root(objset), None, e, sink),
                 }
@@ -208,7 +213,7 @@ impl<'a> Audit<'a> {
             follow,
             sink,
         };
-        if let Err(error) = walk::walk(&pool.zio, bp, &spec, &mut tree) {
+        if let Err(error) = walk::walk(pool.zio(), bp, &spec, &mut tree) {
             let origin = Origin::Objset(objset);
             (tree.sink)(Finding::Malformed { origin, error });
         }
@@ -316,7 +321,7 @@ impl Visitor for Tree<'_, '_, '_, '_> {
 
 /// The objects named in the directory of the MOS.
 fn directory(pool: &Pool, key: &str) -> Result<Option<u64>> {
-    let directory = pool.mos.hold(1)?;
+    let directory = pool.mos().hold(1)?;
     zap::Zap::new(&*directory).get(key)
 }
 

@@ -13,13 +13,13 @@ pub struct ReadOnlyLog<'a>(pub &'a Pool);
 
 impl LogBlocks for ReadOnlyLog<'_> {
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
-        let devices = &self.0.zio.devices;
+        let devices = &self.0.zio().devices;
         bp.sanity(devices.vdevs())?;
         devices.probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
     }
 
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
-        self.0.zio.read(bp)
+        self.0.zio().read(bp)
     }
 
     fn claim(&self, _: &BlkPtr, _: Txg) -> Result<()> {
@@ -54,7 +54,7 @@ impl Audit<'_> {
                 Ok(true)
             },
         );
-        let vdevs = self.pool.tree.tops().len() as u64;
+        let vdevs = self.pool.tree().tops().len() as u64;
         let sane = |bp: &&BlkPtr| !bp.is_hole() && bp.sanity(vdevs).is_ok();
         for bp in chain.iter().filter(sane) {
             // What an import would claim is not part of the pool yet.

@@ -36,7 +36,7 @@ impl Audit<'_> {
 
     /// Blocks on a list of deferred frees.
     fn listed(&mut self, key: &'static str, sink: Sink) -> Result<()> {
-        let mos = &self.pool.mos;
+        let mos = self.pool.mos();
         let Some(object) = directory(self.pool, key)? else {
             return Ok(());
         };
@@ -49,7 +49,7 @@ impl Audit<'_> {
 
     /// The list of what became obsolete on removed vdevs can be read; its blocks take no space.
     fn obsolete(&self) -> Result<()> {
-        let mos = &self.pool.mos;
+        let mos = self.pool.mos();
         match directory(self.pool, mos_keys::OBSOLETE_BPOBJ)? {
             Some(object) => dsl::Bpobj::open(mos, object)?.for_each(mos, &mut |_, _| Ok(())),
             None => Ok(()),
@@ -62,7 +62,7 @@ impl Audit<'_> {
         let Some(object) = directory(self.pool, "bptree_obj")? else {
             return Ok(());
         };
-        let dn = self.pool.mos.hold(object)?;
+        let dn = self.pool.mos().hold(object)?;
         let phys = BptreePhys::decode(&dn.bonus())?;
         for i in phys.begin..phys.end.min(phys.begin.saturating_add(TREES_MOST)) {
             let mut b = [0; BPTREE_ENTRY_SIZE];
@@ -87,7 +87,7 @@ impl Audit<'_> {
     /// Livelists of clones that were destroyed: blocks they list as allocated and not as freed are in use.
     fn deleted_clones(&mut self, sink: Sink) -> Result<()> {
         const KEY: &str = mos_keys::DELETED_CLONES;
-        let mos = &self.pool.mos;
+        let mos = self.pool.mos();
         let Some(object) = directory(self.pool, KEY)? else {
             return Ok(());
         };
@@ -115,8 +115,8 @@ impl Audit<'_> {
     /// What was freed since the checkpoint is kept for it.
     fn checkpoint(&mut self) -> Result<()> {
         use disk::spacemap::{entries, Entry, SpaceMapPhys};
-        let mos = &self.pool.mos;
-        for top in self.pool.tree.tops().iter().filter(|t| t.is_concrete()) {
+        let mos = self.pool.mos();
+        for top in self.pool.tree().tops().iter().filter(|t| t.is_concrete()) {
             let Some(z) = top.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) else {
                 continue;
             };
@@ -142,7 +142,7 @@ impl Audit<'_> {
     /// Where removed devices went: parts of it may be free by now.
     fn removed(&mut self) -> Result<()> {
         let pool = self.pool;
-        for top in pool.tree.tops().iter() {
+        for top in pool.tree().tops().iter() {
             moved(pool, top, &mut |d| {
                 let (start, end) = (d.offset(), d.offset().saturating_add(d.asize()));
                 self.maybe.entry(d.vdev()).or_default().insert(start, end);
@@ -161,7 +161,7 @@ pub fn moved(pool: &Pool, v: &Vdev, f: &mut dyn FnMut(disk::Dva)) -> Result<u64>
     let Some(object) = v.get_u64(vdev::keys::INDIRECT_OBJECT).filter(|o| *o != 0) else {
         return Ok(0);
     };
-    let dn = pool.mos.hold(object)?;
+    let dn = pool.mos().hold(object)?;
     let info = dn.info();
     let room = info
         .max_blkid

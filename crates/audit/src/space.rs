@@ -30,7 +30,7 @@ impl Audit<'_> {
         if bp.is_embedded() {
             return true;
         }
-        let Ok(top) = self.pool.tree.top(d.vdev()) else {
+        let Ok(top) = self.pool.tree().top(d.vdev()) else {
             return false;
         };
         let ms = d.offset().checked_shr(top.metaslab_shift()).unwrap_or(0);
@@ -52,7 +52,7 @@ impl Audit<'_> {
         if bp.is_hole() || bp.is_embedded() {
             return;
         }
-        if let Err(error) = bp.sanity(self.pool.tree.tops().len() as u64) {
+        if let Err(error) = bp.sanity(self.pool.tree().tops().len() as u64) {
             return sink(Finding::Malformed { origin, error });
         }
         self.gang(bp, maybe, origin, 0, sink);
@@ -68,7 +68,7 @@ impl Audit<'_> {
     ) {
         let gang = bp.is_gang() && depth <= GANG_DEPTH;
         for d in bp.dvas() {
-            let size = match (gang, self.pool.tree.top(d.vdev())) {
+            let size = match (gang, self.pool.tree().top(d.vdev())) {
                 (true, Ok(top)) => top.asize_for(GANG_HEADER),
                 _ => d.asize(),
             };
@@ -80,7 +80,7 @@ impl Audit<'_> {
         if !gang {
             return;
         }
-        let header = (0..bp.dvas().len()).find_map(|i| self.pool.zio.gang_header(bp, i).ok());
+        let header = (0..bp.dvas().len()).find_map(|i| self.pool.zio().gang_header(bp, i).ok());
         match header {
             Some(children) => {
                 for c in children.iter().filter(|c| !c.is_hole()) {
@@ -96,7 +96,7 @@ impl Audit<'_> {
 
     /// Marks a range; of a removed device, where it went. Returns how many bytes were not marked before.
     fn mark(&mut self, d: &Dva, size: u64, maybe: bool, depth: u32) -> u64 {
-        if let (Ok(top), true) = (self.pool.tree.top(d.vdev()), depth < MOST_MOVES) {
+        if let (Ok(top), true) = (self.pool.tree().top(d.vdev()), depth < MOST_MOVES) {
             if let Some(map) = top.indirect().filter(|_| !top.is_concrete()) {
                 let pieces = map.resolve(d.offset(), size as usize).unwrap_or_default();
                 for p in pieces {
@@ -122,12 +122,12 @@ impl Audit<'_> {
         let none = RangeSet::new();
         let (mut leaked, mut lost) = (RangeSet::new(), RangeSet::new());
         let mut out = Compared::default();
-        for top in self.pool.tree.tops().iter().filter(|t| t.is_concrete()) {
+        for top in self.pool.tree().tops().iter().filter(|t| t.is_concrete()) {
             let vdev = top.id();
             let seen = self.seen.get(&vdev).unwrap_or(&none);
             let maybe = self.maybe.get(&vdev).unwrap_or(&none);
-            for ms in 0..self.pool.space.metaslab_count(vdev) {
-                let (start, end) = self.pool.space.metaslab_bounds(vdev, ms)?;
+            for ms in 0..self.pool.space().metaslab_count(vdev) {
+                let (start, end) = self.pool.space().metaslab_bounds(vdev, ms)?;
                 let free = self.pool.maps().load(vdev, ms)?;
                 leaked.clear();
                 for (s, e) in free.gaps(start, end) {

@@ -183,7 +183,7 @@ impl Audit<'_> {
 
     fn same_metaslab(&self, dvas: &[Dva]) -> bool {
         let place = |d: &Dva| {
-            let top = self.pool.tree.top(d.vdev()).ok()?;
+            let top = self.pool.tree().top(d.vdev()).ok()?;
             Some((d.vdev(), d.offset().checked_shr(top.metaslab_shift())?))
         };
         (0..dvas.len()).any(|i| (0..i).any(|j| place(&dvas[i]) == place(&dvas[j])))

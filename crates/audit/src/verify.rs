@@ -27,7 +27,7 @@ impl Audit<'_> {
     pub(crate) fn verify_waiting(&mut self, sink: Sink) {
         let list = std::mem::take(&mut self.waiting);
         let errors = Mutex::new(Vec::new());
-        let zio = &self.pool.zio;
+        let zio = self.pool.zio();
         let copies = self.verify == Verify::Copies;
         self.pool.env.cpu.par_io(list.len(), &|i| {
             let Some((bp, _)) = list.get(i) else {

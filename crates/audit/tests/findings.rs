@@ -54,10 +54,10 @@ fn sample() -> Sample {
     let objset = fs.set.ds.object();
     fs.unmount().unwrap();
     pool.sync().unwrap();
-    let ds = pool.dsl.root_dataset().unwrap();
+    let ds = pool.dsl().root_dataset().unwrap();
     let mut files = Files::default();
     let spec = walk::Spec::all(walk::Order::ParentsFirst);
-    walk::walk(&pool.zio, &ds.phys().bp, &spec, &mut files).unwrap();
+    walk::walk(pool.zio(), &ds.phys().bp, &spec, &mut files).unwrap();
     assert!(files.0.len() > 3);
     Sample {
         disk: disks[0].clone(),
@@ -68,7 +68,7 @@ fn sample() -> Sample {
 }
 
 fn audit(s: &Sample, verify: Verify) -> Outcome {
-    s.pool.zio.cache.clear();
+    s.pool.zio().cache.clear();
     audit::check(&s.pool, verify, true).unwrap()
 }
 
@@ -111,7 +111,7 @@ fn space_that_no_block_refers_to_is_leaked() {
     let got = place.clone();
     s.pool
         .task(move |pool, tx| {
-            *got.lock().unwrap() = Some(pool.zio.alloc_log(8192, tx.txg())?);
+            *got.lock().unwrap() = Some(pool.zio().alloc_log(8192, tx.txg())?);
             Ok(())
         })
         .unwrap();
@@ -135,7 +135,7 @@ fn a_block_whose_space_is_free_is_found() {
     let s = sample();
     let (_, bp) = s.blocks[1];
     s.pool
-        .task(move |pool, tx| pool.zio.free_space(&bp, tx.txg()))
+        .task(move |pool, tx| pool.zio().free_space(&bp, tx.txg()))
         .unwrap();
     s.pool.sync().unwrap();
     let o = audit(&s, Verify::Nothing);

@@ -149,7 +149,7 @@ impl World {
     fn others(&self) -> BTreeMap<String, String> {
         let entry = self.admin.find("p").unwrap();
         let mut out = BTreeMap::new();
-        let mut stack = vec![entry.pool.dsl.root().unwrap()];
+        let mut stack = vec![entry.pool.dsl().root().unwrap()];
         while let Some(dir) = stack.pop() {
             let name = dir.full_name();
             if name == "p/u" {
@@ -181,7 +181,7 @@ impl World {
     /// Whether nothing of Joe's begins with what is not Joe's, but for the clone that was there.
     fn is_apart(&self) -> bool {
         let entry = self.admin.find("p").unwrap();
-        let own = entry.pool.dsl.dir("p/u").unwrap();
+        let own = entry.pool.dsl().dir("p/u").unwrap();
         let all = admin::datasets::subtree(&own).unwrap();
         all.iter().all(|ds| {
             let origin = ds.dir().origin().unwrap();

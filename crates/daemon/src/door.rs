@@ -393,7 +393,7 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
     let Ok(_gate) = entry.pass() else { return };
     let _names = entry.names.write();
     let name = m.ds.full_name();
-    let here = entry.pool.dsl.dataset(&name);
+    let here = entry.pool.dsl().dataset(&name);
     let same = here.is_ok_and(|d| d.object() == m.object);
     if !same || entry.mounted(m.object).is_some() || !m.is_in_place() {
         return;

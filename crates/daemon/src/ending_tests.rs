@@ -67,7 +67,7 @@ fn keys_are_unloaded_when_the_last_user_has_just_ended() {
     }))
     .unwrap();
     let entry = home.admin.find("tank").unwrap();
-    let ds = entry.pool.dsl.dataset("tank/e").unwrap();
+    let ds = entry.pool.dsl().dataset("tank/e").unwrap();
     let set = entry.pool.open_dataset(&ds).unwrap();
     let user = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(300));

@@ -682,14 +682,14 @@ fn unknown_features() {
         let pool = home.admin.find("tank").unwrap().pool.clone();
         let enable = list.clone();
         pool.task(move |pool, tx| {
-            let dir = pool.mos.hold(1)?;
+            let dir = pool.mos().hold(1)?;
             for [list, guid, text] in &enable {
                 for (name, value) in [
                     (*list, zap::Value::u64(1)),
                     ("feature_descriptions", zap::Value::string(text)),
                 ] {
                     let object = zap::Zap::new(&dir).get(name)?.unwrap();
-                    zap::Zap::new(&pool.mos.hold(object)?).update(tx, *guid, &value)?;
+                    zap::Zap::new(&pool.mos().hold(object)?).update(tx, *guid, &value)?;
                 }
             }
             Ok(())
@@ -848,7 +848,7 @@ fn snapshots_are_listed_with_few_reads() {
     home.create(home.spec("tank", vec![home.leaf(0)])).unwrap();
     {
         let pool = home.admin.find("tank").unwrap().pool.clone();
-        let root = pool.dsl.root_dataset().unwrap();
+        let root = pool.dsl().root_dataset().unwrap();
         let set = pool.open_dataset(&root).unwrap();
         for n in 0..SNAPSHOTS {
             // Otherwise all would begin with the same block.
@@ -860,8 +860,8 @@ fn snapshots_are_listed_with_few_reads() {
             set.os.alloc(&tx, &object).unwrap();
             drop(tx);
             pool.task(move |pool, tx| {
-                let head = pool.dsl.root_dataset()?;
-                pool.dsl.snapshot(tx, &head, &format!("s{n}")).map(drop)
+                let head = pool.dsl().root_dataset()?;
+                pool.dsl().snapshot(tx, &head, &format!("s{n}")).map(drop)
             })
             .unwrap();
         }

@@ -7,10 +7,10 @@ use dsl::PropValue;
 /// Stores a property no command would.
 fn forge(home: &Home, pool: &str, name: &'static str, value: String) {
     let entry = home.admin.find(pool).unwrap();
-    let ds = entry.pool.dsl.root().unwrap().head().unwrap();
+    let ds = entry.pool.dsl().root().unwrap().head().unwrap();
     let done = entry.pool.task(move |pool, tx| {
         let change = PropChange::Local(PropValue::Str(value));
-        pool.dsl.set_prop(tx, &ds, name, &change)
+        pool.dsl().set_prop(tx, &ds, name, &change)
     });
     done.unwrap();
 }
@@ -41,8 +41,8 @@ fn forge_name(home: &Home, pool: &str, name: &'static str) {
     entry
         .pool
         .task(move |pool, tx| {
-            let object = zap::Zap::new(&pool.mos.hold(1)?).get("config")?.unwrap();
-            let dn = pool.mos.hold(object)?;
+            let object = zap::Zap::new(&pool.mos().hold(1)?).get("config")?.unwrap();
+            let dn = pool.mos().hold(object)?;
             let mut bytes = vec![0; dn.info().block_size];
             dn.read(0, &mut bytes)?;
             let mut config = disk::NvList::unpack(&bytes)?;

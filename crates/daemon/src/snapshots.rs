@@ -118,7 +118,7 @@ impl Snapshots for OfMount {
     }
 
     fn changed(&self) -> Option<Time> {
-        let dn = self.pool.dsl.mos().hold(self.ds.dir().object()).ok()?;
+        let dn = self.pool.dsl().mos().hold(self.ds.dir().object()).ok()?;
         if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
             return None;
         }
@@ -158,11 +158,11 @@ impl Snapshots for OfMount {
             return Err(Kind::NotFound.into());
         }
         let full = format!("{}/{name}", self.ds.full_name());
-        Ok(key(&*self.pool.dsl.dataset(&full)?))
+        Ok(key(&*self.pool.dsl().dataset(&full)?))
     }
 
     fn figures(&self, object: u64) -> Option<Figures> {
-        let p = self.pool.dsl.dataset_by_object(object).ok()?.phys();
+        let p = self.pool.dsl().dataset_by_object(object).ok()?.phys();
         Some(Figures {
             created: i64::try_from(p.creation_time).unwrap_or(0),
             referenced: p.referenced_bytes,
@@ -170,7 +170,7 @@ impl Snapshots for OfMount {
     }
 
     fn open(&self, wanted: Key) -> Result<Content> {
-        let ds = self.pool.dsl.dataset_by_object(wanted.object)?;
+        let ds = self.pool.dsl().dataset_by_object(wanted.object)?;
         if ds.phys().guid != wanted.guid {
             return Err(Kind::Stale.into());
         }

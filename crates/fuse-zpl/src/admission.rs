@@ -39,7 +39,7 @@ impl Admission {
     /// Lets data in that the kernel had accepted.
     pub fn cached_data(&self) -> Result<(), Errno> {
         match self.0.suspended() {
-            Some(_) if self.0.stopped().is_some() || self.0.dmu.is_full() => self.wait(|| false),
+            Some(_) if self.0.stopped().is_some() || self.0.dmu().is_full() => self.wait(|| false),
             _ => Ok(()),
         }
     }

@@ -73,7 +73,7 @@ thread_local! {
 
 /// Makes an empty dataset.
 fn begin(pool: &Pool, tx: &dmu::Tx, name: &str, raw: bool) -> Result<Filled> {
-    let parent = pool.dsl.dir(&pool.name())?;
+    let parent = pool.dsl().dir(&pool.name())?;
     let r = ReceiveBegin {
         target: ReceiveTarget::New {
             parent: &parent,
@@ -118,7 +118,7 @@ impl World {
         self.lives += (plain + raw) as u64;
         let (plain, raw) = self.pool.task(move |pool, tx| {
             gone.iter()
-                .try_for_each(|ds| pool.dsl.receive_abandon(tx, ds))?;
+                .try_for_each(|ds| pool.dsl().receive_abandon(tx, ds))?;
             let name = |n: usize| format!("x{}", first + n as u64);
             let made = (0..plain + raw).map(|n| begin(pool, tx, &name(n), n >= plain));
             let mut made = made.collect::<Result<Vec<_>>>()?;

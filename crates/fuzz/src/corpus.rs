@@ -286,11 +286,11 @@ impl Corpus {
     }
 
     fn pool(&mut self, pool: &Pool) {
-        let mut roots = vec![pool.mos.root()];
+        let mut roots = vec![pool.mos().root()];
         let mut at = 0;
-        while let Ok(Some(o)) = pool.mos.next_object(at) {
+        while let Ok(Some(o)) = pool.mos().next_object(at) {
             at = o;
-            let Ok(dn) = pool.mos.hold(o) else { continue };
+            let Ok(dn) = pool.mos().hold(o) else { continue };
             if dn.info().bonus_type == ObjType::DSL_DATASET {
                 if let Ok(p) = disk::dsl::DslDatasetPhys::decode(&dn.bonus()) {
                     roots.push(p.bp);
@@ -298,7 +298,7 @@ impl Corpus {
             }
         }
         for root in roots.into_iter().take(12) {
-            let Ok(b) = pool.zio.read(&root) else {
+            let Ok(b) = pool.zio().read(&root) else {
                 continue;
             };
             self.add("objset", &b);
@@ -312,7 +312,9 @@ impl Corpus {
                 if bp.level() > 0 {
                     continue;
                 }
-                let Ok(b) = pool.zio.read(&bp) else { continue };
+                let Ok(b) = pool.zio().read(&bp) else {
+                    continue;
+                };
                 self.add("dnode", &b);
                 let mut slot = 0;
                 while (slot + 1) * 512 <= b.len() {
@@ -341,7 +343,7 @@ impl Corpus {
             _ => self.add("bonus", &dn.bonus),
         }
         if let Some(bp) = &dn.spill {
-            if let Ok(b) = pool.zio.read(bp) {
+            if let Ok(b) = pool.zio().read(bp) {
                 self.add("sa", &b);
             }
         }
@@ -353,12 +355,12 @@ impl Corpus {
             }
             let raw = match bp.is_embedded() {
                 true => Ok(bp.embedded_payload()),
-                false => pool.zio.read_raw(bp),
+                false => pool.zio().read_raw(bp),
             };
             if let Ok(raw) = raw {
                 self.packed(bp.compress(), bp.lsize(), &raw);
             }
-            let Ok(b) = pool.zio.read(bp) else { continue };
+            let Ok(b) = pool.zio().read(bp) else { continue };
             if bp.level() > 0 {
                 self.add("blkptr", &b[..b.len().min(1024)]);
                 continue;
@@ -395,7 +397,7 @@ impl Corpus {
     }
 
     fn gang(&mut self, pool: &Pool, bp: &BlkPtr) {
-        if let Ok(children) = pool.zio.gang_header(bp, 0) {
+        if let Ok(children) = pool.zio().gang_header(bp, 0) {
             let mut b: Vec<u8> = children.iter().flat_map(|c| c.to_bytes()).collect();
             b.resize(512, 0);
             self.add("gang", &b);
@@ -410,11 +412,11 @@ impl Corpus {
         };
         let mut bp = h.log;
         for _ in 0..64 {
-            if bp.is_hole() || bp.sanity(pool.zio.devices.vdevs()).is_err() {
+            if bp.is_hole() || bp.sanity(pool.zio().devices.vdevs()).is_err() {
                 return;
             }
             let read = pool
-                .zio
+                .zio()
                 .devices
                 .probe(&bp.dva(0), bp.psize(), Txg::MAX, &|_| true);
             let Ok(b) = read else { return };
@@ -439,7 +441,7 @@ fn blocks(pool: &Pool, dn: &DnodePhys, most: usize) -> Vec<BlkPtr> {
     let mut out = Vec::new();
     let spec = walk::Spec::all(walk::Order::ParentsFirst);
     let _ = walk::blocks(
-        &pool.zio,
+        pool.zio(),
         dn,
         &spec,
         &mut |_, bp| {

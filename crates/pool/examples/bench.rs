@@ -23,7 +23,7 @@ impl SpaceInfo for Rich {
 
 fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
     let set = pool
-        .open_dataset(&pool.dsl.root_dataset().unwrap())
+        .open_dataset(&pool.dsl().root_dataset().unwrap())
         .unwrap();
     Zfs::open(
         &set.os,
@@ -96,7 +96,7 @@ fn one_file(pool: &Pool, zfs: &Zfs, name: &str, noise: bool, mib: u64) {
     );
     for how in ["cold", "warm"] {
         if how == "cold" {
-            pool.zio.cache.clear();
+            pool.zio().cache.clear();
         }
         let n = if how == "cold" { mib } else { mib.min(100) };
         let t0 = Instant::now();

@@ -1,15 +1,18 @@
-//! The part of a pool that knows which space is in use: space maps on disk, and the mappings of removed vdevs.
+//! The part of a pool that knows which space is in use: the allocator, space maps on disk, and the mappings of removed vdevs.
 //!
-//! The syncing thread writes both until the txg converges ([`crate::sync`]).
+//! The syncing thread writes maps and mappings until the txg converges ([`crate::sync`]).
 //!
 //! Lock order: the locks of [`SpaceMaps`] come before those of `space`.
 
 use crate::indirect::Removed;
 use crate::SpaceMaps;
+use space::Space;
 use std::sync::Arc;
 
 /// Space of one pool.
 pub(crate) struct Allocation {
+    /// The allocator: metaslabs and classes in memory.
+    pub space: Arc<Space>,
     /// Space maps on disk.
     pub maps: Arc<SpaceMaps>,
     /// Mappings of removed vdevs, and what becomes obsolete on them.

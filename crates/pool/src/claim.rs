@@ -54,7 +54,7 @@ impl Pool {
             claimed.map(|_| ())
         })?;
         if let Some(object) = self.directory("sync_bplist")? {
-            Bpobj::open(&self.mos, object)?;
+            Bpobj::open(self.mos(), object)?;
         }
         Ok(())
     }
@@ -76,11 +76,11 @@ impl Pool {
         // Claimed blocks may have been born in txgs that never reached the disk: births must not
         // be ahead of the pool. Most of those were empty, and pass without a write. A block that claims to be younger
         // than any can be is not claimed.
-        while self.dmu.synced_txg().next() < found.highest {
+        while self.dmu().synced_txg().next() < found.highest {
             base::cancel::check()?;
             self.sync()?;
         }
-        while self.dmu.synced_txg() < found.highest {
+        while self.dmu().synced_txg() < found.highest {
             base::cancel::check()?;
             self.force_group()?;
         }
@@ -179,7 +179,7 @@ impl Pool {
     /// Takes down the root block of a dataset, if it is that which is damaged.
     fn note_root(&self, ds: &Dataset) {
         let root = ds.phys().bp;
-        if self.zio.read(&root).is_err_and(|e| e.is_wrong_content()) {
+        if self.zio().read(&root).is_err_and(|e| e.is_wrong_content()) {
             self.note_damage(&Damage {
                 objset: ds.object(),
                 object: 0,
@@ -208,14 +208,14 @@ impl Pool {
             }
             Ok(())
         };
-        self.dsl
-            .walk_past(&self.dsl.root()?, collect, &mut |name, e| {
+        self.dsl()
+            .walk_past(&self.dsl().root()?, collect, &mut |name, e| {
                 lost(name, None, e)
             })?;
         heads.retain(|ds| !ds.phys().bp.is_hole());
         for some in heads.chunks(ROOTS_AHEAD) {
             let roots: Vec<_> = some.iter().map(|ds| ds.phys().bp).collect();
-            self.zio.read_ahead(&roots, &ReadSpec::default());
+            self.zio().read_ahead(&roots, &ReadSpec::default());
             for ds in some {
                 base::cancel::check()?;
                 f(ds.clone()).or_else(|e| lost(&ds.full_name(), Some(ds), e))?;
@@ -241,7 +241,7 @@ impl Pool {
             &mut |_| Ok(true),
         )?;
         for bp in &own {
-            self.zio.free(bp, txg)?;
+            self.zio().free(bp, txg)?;
         }
         Ok(())
     }
@@ -258,23 +258,23 @@ impl Pool {
         let Some(object) = self.directory("sync_bplist")? else {
             return Ok(());
         };
-        let list = Bpobj::open(&self.mos, object)?;
+        let list = Bpobj::open(self.mos(), object)?;
         if list.is_empty() {
             return Ok(());
         }
         // Read as a whole before anything is freed: half of it would be freed again by the next import.
         let mut blocks = Vec::new();
-        list.for_each(&self.mos, &mut |bp, _| {
+        list.for_each(self.mos(), &mut |bp, _| {
             base::cancel::check()?;
             blocks.push(*bp);
             Ok(())
         })?;
         self.task(move |pool, tx| {
-            let dn = pool.mos.hold(object)?;
+            let dn = pool.mos().hold(object)?;
             let done = (|| {
                 blocks
                     .iter()
-                    .try_for_each(|bp| pool.zio.free(bp, tx.txg()))?;
+                    .try_for_each(|bp| pool.zio().free(bp, tx.txg()))?;
                 dn.free_range(tx, 0, u64::MAX)?;
                 let size = dn.bonus().len();
                 dn.set_bonus(tx, &BpobjPhys::new(size).encode())

@@ -20,8 +20,8 @@ impl Pool {
     fn finish_stopped(&self, state: u64) -> Result<()> {
         if self.config.readonly {
             self.sync_state().closed = true;
-            self.dmu.stop_ahead();
-            self.tree.close();
+            self.dmu().stop_ahead();
+            self.tree().close();
             return Ok(());
         }
         self.sync()?;
@@ -39,9 +39,9 @@ impl Pool {
         self.sync_group(&mut st)?;
         st.closed = true;
         drop(st);
-        self.space.set_loader(None);
-        self.dmu.stop_ahead();
-        self.tree.close();
+        self.space().set_loader(None);
+        self.dmu().stop_ahead();
+        self.tree().close();
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Pool {
     /// gets them, until transfers under way have landed.
     pub fn abandon(&self, why: Error) -> Vec<vdev::Left> {
         self.stop_for_good(why);
-        self.tree.abandon()
+        self.tree().abandon()
     }
 
     /// Stops without exporting: everything is written, the pool is found active at the next start.
@@ -77,9 +77,9 @@ impl Pool {
         let mut st = self.sync_state();
         st.closed = true;
         drop(st);
-        self.space.set_loader(None);
-        self.dmu.stop_ahead();
-        self.tree.close();
+        self.space().set_loader(None);
+        self.dmu().stop_ahead();
+        self.tree().close();
         r.map_err(|e| {
             if e.kind == Kind::Suspended {
                 e

@@ -69,7 +69,7 @@ impl Pool {
         c.set(key::NAME, s.label_name.as_deref().unwrap_or(&s.name));
         c.set(key::STATE, state);
         c.set(key::TXG, txg);
-        c.set(key::POOL_GUID, self.tree.guid());
+        c.set(key::POOL_GUID, self.tree().guid());
         c.set("errata", 0u64);
         for (k, v) in &s.extra {
             c.set(k, v.as_str());
@@ -98,12 +98,12 @@ impl Pool {
     /// The full configuration; `mos` adds what only the MOS holds.
     pub fn full_config(&self, state: u64, txg: Txg, mos: bool) -> NvList {
         let mut c = self.label_base(state, txg);
-        c.set(key::VDEV_CHILDREN, self.tree.tops().len() as u64);
-        let holes = self.tree.holes();
+        c.set(key::VDEV_CHILDREN, self.tree().tops().len() as u64);
+        let holes = self.tree().holes();
         if !holes.is_empty() {
             c.set(key::HOLE_ARRAY, holes);
         }
-        c.set(key::VDEV_TREE, Value::NvList(self.tree.config(mos)));
+        c.set(key::VDEV_TREE, Value::NvList(self.tree().config(mos)));
         if mos && self.has_vdev_zaps() {
             c.set_flag("com.delphix:has_per_vdev_zaps");
         }

@@ -5,15 +5,18 @@
 //!
 //! Lock order: `shared` and `props` are leaf locks. Neither is held while a txg is waited for.
 
-use crate::props::KnownProps;
 use crate::{MapFeatures, Shared, Tunables};
 use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::feature::guid;
 use dmu::Tx;
-use dsl::{FeatureStore, Features};
+use dsl::{FeatureStore, Features, PropValue};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Stored properties by name.
+pub(crate) type KnownProps = BTreeMap<String, PropValue>;
 
 /// Configuration of one pool.
 pub(crate) struct Configuration {

@@ -109,21 +109,21 @@ impl Pool {
         let tx = engine.dmu.syncing_tx(group.txg);
         let pool = create_mos(engine, &tx, &spec)?;
         let rooms = pool.rooms();
-        for t in pool.tree.tops().iter() {
+        for t in pool.tree().tops().iter() {
             rooms.register(t, Metaslabs::New(&tx, &pool.config))?;
         }
         rooms.registered();
-        let ds = pool.dsl.create_root_dataset(&tx, Default::default())?;
+        let ds = pool.dsl().create_root_dataset(&tx, Default::default())?;
         if let Some(key) = key {
-            pool.dsl.encrypt_root(&tx, &ds, key)?;
+            pool.dsl().encrypt_root(&tx, &ds, key)?;
         }
         let os = pool.new_objset(&tx, &ds, os_type::ZFS)?;
         init(&pool, &os, &tx)?;
         pool.log_versions(&tx, "create")?;
         pool.log_in(&tx, &spec.command, 0)?;
         // From here on nothing can fail but the devices.
-        let tops: Vec<u64> = pool.tree.tops().iter().map(|t| t.id()).collect();
-        pool.tree
+        let tops: Vec<u64> = pool.tree().tops().iter().map(|t| t.id()).collect();
+        pool.tree()
             .init_labels(&pool.label_base(0, Txg::NONE), &tops, Txg::INITIAL)?;
         pool.first_group(&tx)?;
         pool.refresh_failmode()?;
@@ -246,7 +246,7 @@ fn create_features(
 impl Pool {
     /// Checks a name of the new pool's devices for use by this very process.
     pub fn uses_path(&self, path: &str) -> bool {
-        self.tree
+        self.tree()
             .leaves()
             .iter()
             .any(|l| l.path().as_deref() == Some(path))
@@ -254,7 +254,7 @@ impl Pool {
 
     /// The directory entry `key` of the MOS.
     pub(crate) fn directory(&self, key: &str) -> Result<Option<u64>> {
-        Zap::new(&self.mos.hold(1)?)
+        Zap::new(&self.mos().hold(1)?)
             .get(key)
             .map_err(|e: Error| e.context(format!("MOS directory entry {key}")))
     }

@@ -165,7 +165,7 @@ impl Pool {
             let options = Options {
                 // It may have been in use before, and not have come to its end.
                 unlogged: os.newest_dirty(),
-                ..Options::new(ds.object(), self.version() >= 23, self.dmu.synced_txg())
+                ..Options::new(ds.object(), self.version() >= 23, self.dmu().synced_txg())
             };
             let _ = set.zil.set(Arc::new(Zil::open(store, options, header)));
         }

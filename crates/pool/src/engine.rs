@@ -9,6 +9,7 @@ use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
 use crate::multihost::Heart;
 use crate::notices::Notice;
+use crate::objects::Objects;
 use crate::records::Records;
 use crate::scan::{BlockQueue, ErrorScrubJob, RebuildJob, Rebuilds, ScanJob, Scans};
 use crate::sets::Sets;
@@ -157,19 +158,20 @@ impl Pool {
         };
         let pool = Arc::new_cyclic(|me| Pool {
             env: e.env,
-            tree: e.tree,
-            space: e.space,
-            zio: e.zio,
-            dmu: e.dmu,
-            mos: p.mos,
-            dsl: p.dsl,
-            shares: p.shares,
+            objects: Objects {
+                zio: e.zio,
+                dmu: e.dmu,
+                mos: p.mos,
+            },
+            sharing: p.shares,
             allocation: Allocation {
+                space: e.space,
                 maps: p.maps,
                 removed: e.removed,
                 deferred_frees: p.deferred_frees,
             },
             vdevs: Vdevs {
+                tree: e.tree,
                 devices: e.devices,
                 aux: Mutex::new(Arc::new(p.aux)),
                 left: Mutex::default(),
@@ -178,7 +180,7 @@ impl Pool {
             },
             txgs: Txgs::new(state, p.first_txg, p.first_group),
             config: p.config,
-            sets: Sets::default(),
+            sets: Sets::new(p.dsl),
             records: Records::default(),
             background: Background {
                 jobs: Jobs::new(standing.collect()),
@@ -194,11 +196,11 @@ impl Pool {
     /// Connects what refers to each other.
     fn wire(self: &Arc<Self>) {
         let driver: std::sync::Weak<dyn dmu::Driver> = self.background.pool.clone();
-        self.dmu.set_driver(driver);
+        self.dmu().set_driver(driver);
         let space: std::sync::Weak<dyn dsl::PoolSpace> = self.background.pool.clone();
-        self.dsl.set_space(space);
+        self.dsl().set_space(space);
         let me = self.background.pool.clone();
-        self.dmu.set_on_damage(Box::new(move |d, why| {
+        self.dmu().set_on_damage(Box::new(move |d, why| {
             if let Some(pool) = me.upgrade() {
                 if why == Some(Cause::NotAuthentic) {
                     pool.tell(Notice::NotAuthentic(*d));
@@ -206,11 +208,11 @@ impl Pool {
                 pool.note_damage(d);
             }
         }));
-        self.shares
+        self.shares()
             .set_scanned(self.background.scans.blocks.clone());
-        let shares: std::sync::Weak<Shares> = Arc::downgrade(&self.shares);
-        self.zio.set_sharing(shares);
+        let shares: std::sync::Weak<Shares> = Arc::downgrade(self.shares());
+        self.zio().set_sharing(shares);
         let waits: std::sync::Weak<dyn zio::Waits> = self.background.pool.clone();
-        self.zio.set_waits(waits);
+        self.zio().set_waits(waits);
     }
 }

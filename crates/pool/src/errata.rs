@@ -17,13 +17,13 @@ impl Pool {
     ///
     /// Errors: the record of the newest scan cannot be read.
     pub fn errata(&self) -> Result<u64> {
-        if self.dsl.has_seen_old_keys() {
+        if self.dsl().has_seen_old_keys() {
             return Ok(3);
         }
         if self.scan_words()?.is_some_and(|w| w.len() > WORDS) {
             return Ok(1);
         }
-        let features = self.dsl.features();
+        let features = self.dsl().features();
         let lacks_guids =
             features.is_enabled(guid::ENCRYPTION) && !features.is_enabled(guid::BOOKMARK_V2);
         Ok(if lacks_guids { 4 } else { 0 })
@@ -31,7 +31,7 @@ impl Pool {
 
     /// Refuses erratum 2. `words`: the record of the newest scan.
     pub(crate) fn check_old_destroy(&self, words: &[u64]) -> Result<()> {
-        if words.len() > WORDS && self.dsl.features().is_active(guid::ASYNC_DESTROY) {
+        if words.len() > WORDS && self.dsl().features().is_active(guid::ASYNC_DESTROY) {
             bail!(
                 Unsupported,
                 "errata 2: a destroyed dataset is not freed yet, and was recorded by another release: import the pool there \

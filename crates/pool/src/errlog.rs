@@ -146,7 +146,7 @@ impl Pool {
     }
 
     fn read_errlog(&self, object: u64, into: &mut BTreeSet<Damage>) -> Result<()> {
-        let dn = self.mos.hold(object)?;
+        let dn = self.mos().hold(object)?;
         for e in Zap::new(&dn).iter() {
             let e = e?;
             if into.len() >= MOST {
@@ -168,7 +168,7 @@ impl Pool {
             let (Ok(head), Some(below)) = (zap::parse_hex_key(&e.name), e.value.as_u64()) else {
                 continue;
             };
-            let dn = self.mos.hold(below)?;
+            let dn = self.mos().hold(below)?;
             for e in Zap::new(&dn).iter() {
                 if let Some([object, level, blkid, birth]) = numbers(&e?.text()).as_deref() {
                     into.insert(Damage {
@@ -193,7 +193,7 @@ impl Pool {
             return 0;
         }
         let head = || -> Result<u64> {
-            let dir = self.dsl.dataset_by_object(objset)?.dir();
+            let dir = self.dsl().dataset_by_object(objset)?.dir();
             Ok(dir.phys().head_dataset_obj)
         };
         head().unwrap_or(objset)
@@ -239,7 +239,7 @@ impl Pool {
             let Some(log) = log.filter(|_| !gone.is_empty()) else {
                 continue;
             };
-            let log = self.mos.hold(log)?;
+            let log = self.mos().hold(log)?;
             for d in gone {
                 if !self.by_head() {
                     let key = format!("{:x}:{:x}:{:x}:{:x}", d.objset, d.object, d.level, d.blkid);
@@ -258,7 +258,7 @@ impl Pool {
                         d.blkid,
                         d.birth.number()
                     );
-                    Zap::new(&self.mos.hold(below)?).remove_if(tx, key.as_str())?;
+                    Zap::new(&self.mos().hold(below)?).remove_if(tx, key.as_str())?;
                 }
             }
         }
@@ -269,11 +269,11 @@ impl Pool {
         if new.is_empty() {
             return Ok(());
         }
-        let dir = self.mos.hold(1)?;
+        let dir = self.mos().hold(1)?;
         let log = match self.directory(name)?.filter(|o| *o != 0) {
-            Some(o) => self.mos.hold(o)?,
+            Some(o) => self.mos().hold(o)?,
             None => {
-                let dn = zap::create_object(&self.mos, tx, ObjType::ERROR_LOG, 0)?;
+                let dn = zap::create_object(self.mos(), tx, ObjType::ERROR_LOG, 0)?;
                 Zap::new(&dir).update_u64(tx, name, dn.object())?;
                 dn
             }
@@ -287,9 +287,9 @@ impl Pool {
             }
             let head = zap::hex_key(self.head_of(d.objset));
             let below = match Zap::new(&log).get(head.as_str())? {
-                Some(o) => self.mos.hold(o)?,
+                Some(o) => self.mos().hold(o)?,
                 None => {
-                    let dn = zap::create_object(&self.mos, tx, ObjType::ERROR_LOG, 0)?;
+                    let dn = zap::create_object(self.mos(), tx, ObjType::ERROR_LOG, 0)?;
                     Zap::new(&log).add_u64(tx, head.as_str(), dn.object())?;
                     dn
                 }
@@ -357,24 +357,24 @@ impl Pool {
         match all {
             Ok(all) => {
                 for o in all {
-                    self.mos.free(tx, o)?;
+                    self.mos().free(tx, o)?;
                 }
             }
             Err(e) if is_illegible(&e) => {}
             Err(e) => return Err(e),
         }
-        Zap::new(&self.mos.hold(1)?).update_u64(tx, name, 0)
+        Zap::new(&self.mos().hold(1)?).update_u64(tx, name, 0)
     }
 
     /// The objects a log consists of; what it names and is something else is left out.
     fn objects_of(&self, log: u64) -> Result<BTreeSet<u64>> {
         let mut out = BTreeSet::from([log]);
         if self.by_head() {
-            for e in Zap::new(&self.mos.hold(log)?).iter() {
+            for e in Zap::new(&self.mos().hold(log)?).iter() {
                 let Some(below) = e?.value.as_u64() else {
                     continue;
                 };
-                if self.mos.hold(below)?.info().obj_type == ObjType::ERROR_LOG {
+                if self.mos().hold(below)?.info().obj_type == ObjType::ERROR_LOG {
                     out.insert(below);
                 }
             }
@@ -388,7 +388,7 @@ impl Pool {
         if healed.is_empty() {
             return Ok(());
         }
-        self.zio.devices.flush()?;
+        self.zio().devices.flush()?;
         let all = self.records.errlog.lock().all.clone();
         let known: BTreeMap<(u64, u64), &BlkPtr> =
             healed.iter().map(|(o, b, bp)| ((*o, *b), bp)).collect();
@@ -441,7 +441,7 @@ impl Pool {
         if !d.birth.is_none() && self.by_head() {
             return !self.sharers(d).is_empty();
         }
-        match self.dsl.dataset_by_object(d.objset) {
+        match self.dsl().dataset_by_object(d.objset) {
             Ok(ds) => self.has_block(&ds, d),
             Err(e) => e.kind != Kind::NotFound,
         }
@@ -461,7 +461,7 @@ impl Pool {
     /// Whether the block in the place of an error is this one.
     fn has_pointer(&self, d: &Damage, bp: &BlkPtr) -> bool {
         let found = || -> Result<BlkPtr> {
-            let ds = self.dsl.dataset_by_object(d.objset)?;
+            let ds = self.dsl().dataset_by_object(d.objset)?;
             let readonly = self.is_readonly() || ds.is_snapshot();
             let os = ds.open_objset(self.write_policy(&ds)?, readonly)?;
             let dn = os.hold(d.object)?;
@@ -536,7 +536,7 @@ impl Pool {
             if object == 0 || !seen.insert(object) || seen.len() > MOST_SHARERS {
                 continue;
             }
-            let ds = match self.dsl.dataset_by_object(object) {
+            let ds = match self.dsl().dataset_by_object(object) {
                 Ok(ds) => ds,
                 Err(e) => {
                     // Of a dataset that cannot be looked at the number is all there is to tell.
@@ -558,7 +558,7 @@ impl Pool {
                 }
             }
             if has && p.next_clones_obj != 0 {
-                if let Ok(dn) = self.mos.hold(p.next_clones_obj) {
+                if let Ok(dn) = self.mos().hold(p.next_clones_obj) {
                     let clones = Zap::new(&dn).iter().filter_map(|e| e.ok()?.value.as_u64());
                     for c in clones.take(MOST_SHARERS) {
                         todo.push(self.head_of(c));
@@ -662,7 +662,7 @@ mod tests {
             assert_eq!(all.len(), 2);
             let bad = *all.iter().find(|o| (**o == log) == outer).unwrap();
             let spoil = move |p: &Pool, tx: &Tx| {
-                let dn = p.mos.hold(bad)?;
+                let dn = p.mos().hold(bad)?;
                 let garbage = vec![0x5a; dn.info().block_size];
                 dn.write(tx, 0, &garbage)
             };
@@ -684,14 +684,14 @@ mod tests {
         // A log that names what is none of its own, to have it freed.
         let log = p.directory(LAST).unwrap().unwrap();
         p.task(move |p, tx| {
-            let dn = p.mos.hold(log)?;
+            let dn = p.mos().hold(log)?;
             Zap::new(&dn).add_u64(tx, "1234", 1)
         })
         .unwrap();
         p.clear_errors();
         p.sync().unwrap();
         p.export().unwrap();
-        assert!(p.mos.hold(1).is_ok());
+        assert!(p.mos().hold(1).is_ok());
     }
 
     #[test]

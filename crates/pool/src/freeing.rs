@@ -32,22 +32,24 @@ impl Job for FreeDestroyed {
     }
 
     fn step(&self, pool: &Pool, tx: &Tx, budget: &Budget) -> Result<Step> {
-        let before = pool.dsl.freeing()?;
-        let freed = pool.dsl.free_some(tx, &mut |n| budget.take(n), &mut |bp| {
-            pool.zio.free(bp, tx.txg())
-        })?;
+        let before = pool.dsl().freeing()?;
+        let freed = pool
+            .dsl()
+            .free_some(tx, &mut |n| budget.take(n), &mut |bp| {
+                pool.zio().free(bp, tx.txg())
+            })?;
         if !freed.more {
             self.done.store(0, Ordering::Relaxed);
             return Ok(Step::Idle);
         }
-        let bytes = before.saturating_sub(pool.dsl.freeing()?);
+        let bytes = before.saturating_sub(pool.dsl().freeing()?);
         self.done.fetch_add(bytes, Ordering::Relaxed);
         Ok(Step::More)
     }
 
     fn progress(&self, pool: &Pool) -> Result<Progress> {
         let done = self.done.load(Ordering::Relaxed);
-        let total = done + pool.dsl.freeing()?;
+        let total = done + pool.dsl().freeing()?;
         Ok(Progress { done, total })
     }
 }
@@ -69,7 +71,7 @@ impl Job for MarkObsolete {
     fn step(&self, pool: &Pool, tx: &Tx, budget: &Budget) -> Result<Step> {
         let mut bytes = 0;
         let more = pool
-            .dsl
+            .dsl()
             .obsolete_some(tx, &mut |n| budget.take(n), &mut |bp: &BlkPtr| {
                 bytes += bp.dva(0).asize();
                 pool.mark_obsolete(tx, bp)
@@ -84,7 +86,7 @@ impl Job for MarkObsolete {
 
     fn progress(&self, pool: &Pool) -> Result<Progress> {
         let done = self.done.load(Ordering::Relaxed);
-        let total = done + pool.dsl.obsolete_left()?;
+        let total = done + pool.dsl().obsolete_left()?;
         Ok(Progress { done, total })
     }
 }

@@ -18,11 +18,11 @@ const REQUEST_MAX: usize = 128 << 10;
 
 impl Pool {
     fn history(&self, tx: &Tx) -> Result<History> {
-        match History::open(&self.mos)? {
+        match History::open(self.mos())? {
             Some(h) => Ok(h),
             None => {
-                let size = self.space.class_stats(space::Class::Normal).dsize;
-                History::create(&self.mos, tx, size)
+                let size = self.space().class_stats(space::Class::Normal).dsize;
+                History::create(self.mos(), tx, size)
             }
         }
     }
@@ -89,7 +89,7 @@ impl Pool {
                 self.log_event(tx, "set", None, &format!("feature@{name}=enabled"))?;
             }
         }
-        for e in self.dsl.take_events() {
+        for e in self.dsl().take_events() {
             self.log_event(tx, e.name, e.dataset.as_ref(), &e.text)?;
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Pool {
 
     /// All records, oldest first.
     pub fn history_records(&self) -> Result<Vec<NvList>> {
-        match History::open(&self.mos)? {
+        match History::open(self.mos())? {
             Some(h) => h.records(),
             None => Ok(Vec::new()),
         }
@@ -171,7 +171,7 @@ mod tests {
 
     /// Spoils every copy of the history's first block.
     fn spoil(pool: &Pool, image: &std::path::Path) {
-        let root = pool.zio.read(&pool.mos.root()).unwrap();
+        let root = pool.zio().read(&pool.mos().root()).unwrap();
         let mut blocks = ObjsetPhys::decode(&root).unwrap().meta.blkptr.to_vec();
         let file = std::fs::File::options().write(true).open(image).unwrap();
         let mut spoiled = 0;
@@ -179,7 +179,7 @@ mod tests {
             if bp.is_hole() {
                 continue;
             }
-            let b = pool.zio.read(&bp).unwrap();
+            let b = pool.zio().read(&bp).unwrap();
             if bp.level() > 0 {
                 blocks.extend((0..b.len() / BP_SIZE).map(|i| BlkPtr::at(&b, i).unwrap()));
                 continue;

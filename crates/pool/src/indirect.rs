@@ -246,7 +246,11 @@ impl Removed {
 impl Pool {
     /// Marks as obsolete the places on removed vdevs that `bp`, which is gone, referred to.
     pub(crate) fn mark_obsolete(&self, tx: &Tx, bp: &BlkPtr) -> Result<()> {
-        for d in bp.dvas().iter().filter(|d| self.tree.is_removed(d.vdev())) {
+        for d in bp
+            .dvas()
+            .iter()
+            .filter(|d| self.tree().is_removed(d.vdev()))
+        {
             self.allocation
                 .removed
                 .mark(d.vdev(), d.offset(), d.asize(), tx.txg())?;
@@ -260,11 +264,11 @@ impl Pool {
             if !self.config.features.is_enabled(OBSOLETE_COUNTS) {
                 continue;
             }
-            let top = self.tree.top(vdev)?;
+            let top = self.tree().top(vdev)?;
             let Some(zap) = top.get_u64(keys::ZAP_TOP).filter(|o| *o != 0) else {
                 bail!(Damaged, "removed vdev {vdev} has no vdev ZAP");
             };
-            let dn = self.mos.hold(zap)?;
+            let dn = self.mos().hold(zap)?;
             let f: &dyn MapFeatures = &self.config;
             let object = match Zap::new(&dn).get(OBSOLETE_MAP)? {
                 Some(o) => o,
@@ -301,12 +305,12 @@ pub struct Expansion {
 impl Pool {
     /// The newest removal of a top-level vdev, if there ever was one.
     pub fn removal(&self) -> Result<Option<RemovingPhys>> {
-        RemovingPhys::read(&self.mos)
+        RemovingPhys::read(self.mos())
     }
 
     /// Bytes of the mappings of all removed vdevs, as they are on disk.
     pub fn mapping_bytes(&self) -> u64 {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let maps = tops.iter().filter_map(|t| t.indirect());
         maps.map(|m| (m.ranges().len() * indirect::ENTRY) as u64)
             .sum()
@@ -315,12 +319,12 @@ impl Pool {
     /// The expansion that was begun last, if there ever was one.
     pub fn expansion(&self) -> Result<Option<Expansion>> {
         let mut last: Option<Expansion> = None;
-        for t in self.tree.tops().iter() {
+        for t in self.tree().tops().iter() {
             let zap = t.get_u64(keys::ZAP_TOP).unwrap_or(0);
             if !matches!(t.kind(), VdevKind::Raidz { .. }) || zap == 0 {
                 continue;
             }
-            let dn = self.mos.hold(zap)?;
+            let dn = self.mos().hold(zap)?;
             let get = |what: &str| -> Result<u64> {
                 let key = format!("org.openzfs:raidz_expand_{what}");
                 Ok(Zap::new(&dn).get(key.as_str())?.unwrap_or(0))

@@ -415,7 +415,7 @@ impl Pool {
             let slice = Slice(e);
             let me = self.background.pool.clone();
             // Without a thread to spare the next call tries again.
-            self.dmu.later(move || {
+            self.dmu().later(move || {
                 if let Some(pool) = me.upgrade() {
                     slice.read(&pool);
                 }

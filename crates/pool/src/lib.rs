@@ -39,6 +39,7 @@ mod logstore;
 mod multihost;
 mod newest;
 mod notices;
+mod objects;
 mod open;
 mod open_options;
 mod props;
@@ -136,22 +137,10 @@ pub struct Shared {
 pub struct Pool {
     /// Clock, randomness, threads and disks.
     pub env: Env,
-    /// The vdev tree.
-    pub tree: Arc<VdevTree>,
-    /// The allocator.
-    pub space: Arc<Space>,
-    /// The pipelines.
-    pub zio: Arc<Zio>,
-    /// The transaction engine.
-    pub dmu: Arc<Dmu>,
-    /// The object set of the pool itself.
-    pub mos: Arc<Objset>,
-    /// Directories and datasets.
-    pub dsl: Arc<Dsl>,
-    /// Deduplicated and cloned blocks.
-    pub shares: Arc<Shares>,
+    pub(crate) objects: objects::Objects,
     pub(crate) vdevs: vdevs::Vdevs,
     pub(crate) allocation: allocation::Allocation,
+    pub(crate) sharing: Arc<Shares>,
     pub(crate) sets: sets::Sets,
     pub(crate) txgs: txgs::Txgs,
     pub(crate) background: background::Background,
@@ -172,7 +161,7 @@ impl Pool {
 
     /// Guid of the pool, that of its root vdev.
     pub fn guid(&self) -> u64 {
-        self.tree.guid()
+        self.tree().guid()
     }
 
     /// Pool version, 1 to 28 or 5000.
@@ -242,9 +231,9 @@ impl Pool {
         let quota = match set.map(|(_, v)| v) {
             Some(dsl::PropValue::Int(0)) => None,
             Some(dsl::PropValue::Int(n)) if *n != u64::MAX => Some(*n),
-            _ => Some(self.space.class_stats(space::Class::Dedup).size).filter(|n| *n != 0),
+            _ => Some(self.space().class_stats(space::Class::Dedup).size).filter(|n| *n != 0),
         };
-        self.shares.ddt.set_quota(quota);
+        self.shares().ddt.set_quota(quota);
         Ok(())
     }
 
@@ -255,7 +244,7 @@ impl Pool {
 
     /// Whether there is a dedicated log device.
     pub fn has_log_device(&self) -> bool {
-        self.tree
+        self.tree()
             .tops()
             .iter()
             .any(|t| t.is_log() && t.is_concrete())
@@ -263,7 +252,42 @@ impl Pool {
 
     /// Txgs on disk so far.
     pub fn synced_txg(&self) -> base::Txg {
-        self.dmu.synced_txg()
+        self.dmu().synced_txg()
+    }
+
+    /// The vdev tree.
+    pub fn tree(&self) -> &Arc<VdevTree> {
+        &self.vdevs.tree
+    }
+
+    /// The allocator.
+    pub fn space(&self) -> &Arc<Space> {
+        &self.allocation.space
+    }
+
+    /// The pipelines.
+    pub fn zio(&self) -> &Arc<Zio> {
+        &self.objects.zio
+    }
+
+    /// The transaction engine.
+    pub fn dmu(&self) -> &Arc<Dmu> {
+        &self.objects.dmu
+    }
+
+    /// The object set of the pool itself.
+    pub fn mos(&self) -> &Arc<Objset> {
+        &self.objects.mos
+    }
+
+    /// Directories and datasets.
+    pub fn dsl(&self) -> &Arc<Dsl> {
+        &self.sets.dsl
+    }
+
+    /// Deduplicated and cloned blocks, the checkpoint.
+    pub fn shares(&self) -> &Arc<Shares> {
+        &self.sharing
     }
 
     /// Space maps on disk.
@@ -292,16 +316,16 @@ impl Pool {
 /// Space as datasets see it (pool format §16.7).
 impl dsl::PoolSpace for Pool {
     fn usable(&self, net_free: bool) -> u64 {
-        let slop = self.space.slop_space();
+        let slop = self.space().slop_space();
         let reserve = if net_free { slop / 2 } else { slop };
         let kept: u64 = self
-            .tree
+            .tree()
             .tops()
             .iter()
-            .map(|t| self.shares.checkpoint.kept(t.id()) / base::SECTOR * t.deflate_ratio())
+            .map(|t| self.shares().checkpoint.kept(t.id()) / base::SECTOR * t.deflate_ratio())
             .sum();
         // What is shared is charged to everybody who refers to it.
-        (self.space.dataset_space() + self.shares.saved())
+        (self.space().dataset_space() + self.shares().saved())
             .saturating_sub(reserve)
             .saturating_sub(kept)
             .saturating_sub(self.allocation.deferred_frees)
@@ -310,7 +334,7 @@ impl dsl::PoolSpace for Pool {
     /// As the reference counts, with the parity there is instead of the most there can be: three
     /// copies, each with parity for single sectors, twice for the trees above.
     fn inflation(&self) -> u64 {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let parity = tops.iter().map(|t| match t.kind() {
             vdev::VdevKind::Raidz { nparity, .. } => nparity as u64,
             vdev::VdevKind::Draid { nparity, .. } => nparity as u64,
@@ -323,19 +347,19 @@ impl dsl::PoolSpace for Pool {
 impl Pool {
     /// Changes how much memory the pool may take, from now on.
     pub fn set_memory(&self, t: Tunables) {
-        self.zio.cache.set_budget(t.cache_bytes);
-        self.dmu.set_dirty_max(t.dirty_max);
+        self.zio().cache.set_budget(t.cache_bytes);
+        self.dmu().set_dirty_max(t.dirty_max);
     }
 
     /// Whether anything is read ahead; datasets narrow it by their property `prefetch`.
     pub fn read_ahead(&self, on: bool) {
-        self.dmu.set_read_ahead(on);
+        self.dmu().set_read_ahead(on);
     }
 
     /// Whether data of files that are read or written whole are kept in memory; not needed for
     /// clients that have a cache of their own.
     pub fn keep_streams(&self, keep: bool) {
-        self.zio.cache.set_streams(keep);
+        self.zio().cache.set_streams(keep);
     }
 }
 

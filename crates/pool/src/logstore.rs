@@ -120,9 +120,9 @@ impl Store {
 impl LogBlocks for Store {
     fn read_block(&self, bp: &BlkPtr, verify: &(dyn Fn(&[u8]) -> bool + Sync)) -> Result<Vec<u8>> {
         let pool = self.pool()?;
-        bp.sanity(pool.zio.devices.vdevs())?;
+        bp.sanity(pool.zio().devices.vdevs())?;
         let (dva, birth) = (bp.dva(0), bp.physical_birth());
-        let data = match pool.zio.devices.probe(&dva, bp.psize(), birth, verify) {
+        let data = match pool.zio().devices.probe(&dva, bp.psize(), birth, verify) {
             Err(e) if e.may_pass() && pool.gives_up_logs() => {
                 bail!(Checksum, "{e}; the log is given up")
             }
@@ -130,7 +130,7 @@ impl LogBlocks for Store {
         };
         if self.claims && !self.looks {
             // Where that fails the device is told by what fails next.
-            let _ = pool.zio.devices.mend(&dva, birth, &data);
+            let _ = pool.zio().devices.mend(&dva, birth, &data);
         }
         Ok(data)
     }
@@ -142,18 +142,18 @@ impl LogBlocks for Store {
     fn read_data(&self, bp: &BlkPtr) -> Result<Block> {
         let pool = self.pool()?;
         if self.claims && !self.looks {
-            pool.zio.make_whole(bp)?;
+            pool.zio().make_whole(bp)?;
         }
         if bp.is_encrypted() && self.os.crypt().key().is_none() {
             // Claiming only wants to know whether it is there.
-            pool.zio.probe_raw(bp)?;
+            pool.zio().probe_raw(bp)?;
             return Ok(Block::default());
         }
         let spec = ReadSpec {
             in_use: InUse::Unknown,
             ..ReadSpec::with_key(self.os.crypt())
         };
-        pool.zio.read_with(bp, &spec)
+        pool.zio().read_with(bp, &spec)
     }
 
     fn newest_birth(&self) -> Txg {
@@ -166,25 +166,25 @@ impl LogBlocks for Store {
     fn claim(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
         let pool = self.pool()?;
         let txg = txg.max(pool.txgs.first_group);
-        for (vdev, offset, asize) in pool.zio.places(bp)? {
+        for (vdev, offset, asize) in pool.zio().places(bp)? {
             match self.looks {
-                true => pool.space.load_for_claim(vdev, offset, asize)?,
-                false => pool.zio.allocator.claim(vdev, offset, asize, txg)?,
+                true => pool.space().load_for_claim(vdev, offset, asize)?,
+                false => pool.zio().allocator.claim(vdev, offset, asize, txg)?,
             }
         }
         Ok(())
     }
 
     fn free(&self, bp: &BlkPtr, txg: Txg) -> Result<()> {
-        self.pool()?.zio.free(bp, txg)
+        self.pool()?.zio().free(bp, txg)
     }
 
     fn clone_ref(&self, bp: &BlkPtr, txg: Txg, add: bool) -> Result<()> {
         let pool = self.pool()?;
         match add {
             true if self.looks => Ok(()),
-            true => pool.shares.add_reference(bp),
-            false => pool.zio.free(bp, txg),
+            true => pool.shares().add_reference(bp),
+            false => pool.zio().free(bp, txg),
         }
     }
 }
@@ -198,7 +198,7 @@ impl LogStore for Store {
             r => r?,
         }
         let tx = self.os.tx(dmu::Need::log())?;
-        let dva = pool.zio.alloc_log(size, tx.txg())?;
+        let dva = pool.zio().alloc_log(size, tx.txg())?;
         self.os.touch_header(&tx);
         note(dva, tx.txg());
         Ok(())
@@ -206,18 +206,18 @@ impl LogStore for Store {
 
     fn write_blocks(&self, blocks: &[(BlkPtr, Block)]) -> Result<()> {
         let pool = self.pool()?;
-        if let Some(why) = pool.dmu.stopped() {
+        if let Some(why) = pool.dmu().stopped() {
             // What is in memory must not reach a disk, also not as records.
             return Err(why);
         }
-        (self.losses.acquire()).get_or_insert_with(|| pool.tree.log_losses());
+        (self.losses.acquire()).get_or_insert_with(|| pool.tree().log_losses());
         // A device that misses one has missed the txg of that one.
         for same in blocks.chunk_by(|(a, _), (b, _)| a.logical_birth() == b.logical_birth()) {
             let list: Vec<(Dva, Block)> = same
                 .iter()
                 .map(|(bp, data)| (bp.dva(0), data.clone()))
                 .collect();
-            let written = pool.zio.write_now(&list, same[0].0.logical_birth());
+            let written = pool.zio().write_now(&list, same[0].0.logical_birth());
             if written.is_err() {
                 // The round ends here.
                 self.losses.acquire().take();
@@ -232,11 +232,11 @@ impl LogStore for Store {
 
     fn flush(&self) -> Result<()> {
         let pool = self.pool()?;
-        let flushed = pool.zio.devices.flush();
+        let flushed = pool.zio().devices.flush();
         let before = self.losses.acquire().take();
         flushed?;
         // A txg may have flushed the log in the meantime, and gone on without it.
-        let lost = before.is_some_and(|n| n != pool.tree.log_losses());
+        let lost = before.is_some_and(|n| n != pool.tree().log_losses());
         if lost && !mutated(Mutation::DeadLogBelieved) {
             bail!(Io, "a log device failed to flush what was written to it");
         }

@@ -361,7 +361,7 @@ impl Pool {
     /// [`Pool::watch_heartbeat`] must be called by another thread.
     pub fn heartbeat(&self) -> Duration {
         let leaves: Vec<_> = self
-            .tree
+            .tree()
             .leaves()
             .into_iter()
             .filter(|l| l.state().usable())
@@ -394,7 +394,7 @@ impl Pool {
             );
             // The txg being written may end meanwhile: its uberblock is better than this one.
             drop(b);
-            let written = self.tree.write_heartbeat(&ub, leaf);
+            let written = self.tree().write_heartbeat(&ub, leaf);
             let now = self.env.clock.monotonic_ns();
             b = self.vdevs.heart.lock();
             if written.is_ok() {

@@ -452,14 +452,14 @@ impl Pool {
         if !pool.config.readonly {
             // Whatever may refuse the import comes before the first write.
             pool.rehearse_claims(by_log)?;
-            pool.tree.do_held_repairs();
+            pool.tree().do_held_repairs();
             let ub = pool.sync_state().uberblock.clone();
-            pool.tree.spread_uberblock(&ub)?;
+            pool.tree().spread_uberblock(&ub)?;
             pool.claim_logs()?;
             pool.finish_adds()?;
             // What is left to be tidied up keeps nobody from importing. The next import tries again.
-            let release = || match pool.dsl.has_temporary_holds()? {
-                true => pool.task(|pool, tx| pool.dsl.release_temporary(tx)),
+            let release = || match pool.dsl().has_temporary_holds()? {
+                true => pool.task(|pool, tx| pool.dsl().release_temporary(tx)),
                 false => Ok(()),
             };
             for (what, done) in [

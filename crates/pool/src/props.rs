@@ -3,6 +3,7 @@
 //! They are read once and kept in memory, so that a pool whose txg waits for its devices, and holds locks of
 //! the MOS meanwhile, can be described.
 
+use crate::configuration::KnownProps;
 use crate::create::mos_policy;
 use crate::Pool;
 use base::sync::MutexExt;
@@ -10,15 +11,11 @@ use base::{bail, Result};
 use disk::ObjType;
 use dmu::Tx;
 use dsl::PropValue;
-use std::collections::BTreeMap;
 use zap::{Value, Zap};
 
 const OBJECT: &str = "pool_props";
 /// Pool version that has them.
 const VERSION_PROPS: u64 = 6;
-
-/// Properties by name.
-pub(crate) type KnownProps = BTreeMap<String, PropValue>;
 
 impl Pool {
     fn props_object(&self) -> Result<Option<u64>> {
@@ -41,7 +38,7 @@ impl Pool {
         let Some(object) = self.props_object()? else {
             return Ok(out);
         };
-        let dn = self.mos.hold(object)?;
+        let dn = self.mos().hold(object)?;
         for e in Zap::new(&dn).iter() {
             let e = e?;
             let value = match e.value.as_u64() {
@@ -69,12 +66,12 @@ impl Pool {
             (Some(o), _) => o,
             (None, None) => return Ok(()),
             (None, Some(_)) => {
-                let dn = zap::create_object(&self.mos, tx, ObjType::POOL_PROPS, 0)?;
-                Zap::new(&self.mos.hold(1)?).add_u64(tx, OBJECT, dn.object())?;
+                let dn = zap::create_object(self.mos(), tx, ObjType::POOL_PROPS, 0)?;
+                Zap::new(&self.mos().hold(1)?).add_u64(tx, OBJECT, dn.object())?;
                 dn.object()
             }
         };
-        let dn = self.mos.hold(object)?;
+        let dn = self.mos().hold(object)?;
         let z = Zap::new(&dn);
         match value {
             Some(PropValue::Int(n)) => z.update_u64(tx, name, *n),
@@ -108,7 +105,7 @@ impl Pool {
     /// in which they were enabled.
     pub fn features_changed(&self) -> Result<()> {
         let policy = mos_policy(self.version(), &*self.config.features);
-        self.mos.set_policy(policy);
+        self.mos().set_policy(policy);
         for set in self.open_sets() {
             self.refresh_policy(&set.ds)?;
         }

@@ -21,7 +21,7 @@ impl Pool {
         if bp.is_hole() {
             return Ok(policy);
         }
-        let phys = os_phys::ObjsetPhys::decode(&self.zio.read(&bp)?)?;
+        let phys = os_phys::ObjsetPhys::decode(&self.zio().read(&bp)?)?;
         if phys.os_flags & os_phys::USERACCT_COMPLETE == 0 {
             policy.accounting_flags = 0;
         } else if phys.os_flags & os_phys::USEROBJACCT_COMPLETE == 0 {
@@ -57,9 +57,9 @@ impl Pool {
         raw: Option<u64>,
     ) -> Result<Arc<Dataset>> {
         if let Some(base) = r.base {
-            self.zio.read(&base.phys().bp)?;
+            self.zio().read(&base.phys().bp)?;
         }
-        let ds = self.dsl.receive_begin(tx, r)?;
+        let ds = self.dsl().receive_begin(tx, r)?;
         if r.base.is_some() {
             let opened = self
                 .receive_policy(&ds, raw.is_some())
@@ -78,9 +78,9 @@ impl Pool {
     /// Destroys what receives left behind that ended with the process and cannot be resumed. What cannot
     /// be destroyed stays, and is reported.
     pub(crate) fn clear_broken_receives(&self) -> Result<()> {
-        for ds in self.dsl.broken_receives()? {
+        for ds in self.dsl().broken_receives()? {
             let name = ds.full_name();
-            let gone = self.task(move |pool, tx| pool.dsl.receive_abandon(tx, &ds));
+            let gone = self.task(move |pool, tx| pool.dsl().receive_abandon(tx, &ds));
             if let Err(e) = gone {
                 let why: Error = e;
                 tracing::warn!("{name}: part of a stream stays: {why}");

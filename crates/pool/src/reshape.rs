@@ -83,8 +83,8 @@ impl Pool {
             pool.log_was_left(guid)?;
             let persist = !how.temporary;
             match how.fault {
-                true => pool.tree.fault(guid, true, persist).map(drop)?,
-                false => pool.tree.offline(guid, persist)?,
+                true => pool.tree().fault(guid, true, persist).map(drop)?,
+                false => pool.tree().offline(guid, persist)?,
             }
             pool.dirty_config();
             Ok(())
@@ -99,12 +99,12 @@ impl Pool {
     /// # Errors
     /// `Kind::Busy`: the log of a dataset that is not mounted, or whose key is not loaded, is still on it.
     fn leave_log(&self, guid: u64) -> Result<Option<Arc<Vdev>>> {
-        let (top, leaf) = self.tree.leaf_of(guid)?;
+        let (top, leaf) = self.tree().leaf_of(guid)?;
         let last = leaf.state().usable() && !top.outage(&|l| l.guid() == guid).is_empty();
         if !top.is_log() || !top.is_concrete() || !last {
             return Ok(None);
         }
-        self.space.set_allocating(top.id(), false)?;
+        self.space().set_allocating(top.id(), false)?;
         let empty = self.empty_logs().and_then(|()| self.is_unused(&top));
         if empty.is_err() {
             self.allow_log(Some(top.clone()))?;
@@ -118,7 +118,7 @@ impl Pool {
     /// # Errors
     /// `Kind::Busy`: nobody else has what is on it.
     fn log_was_left(&self, guid: u64) -> Result<()> {
-        let (top, leaf) = self.tree.leaf_of(guid)?;
+        let (top, leaf) = self.tree().leaf_of(guid)?;
         let last = leaf.state().usable() && !top.outage(&|l| l.guid() == guid).is_empty();
         match top.is_log() && top.is_concrete() && last {
             true => self.is_unused(&top),
@@ -133,7 +133,7 @@ impl Pool {
         };
         self.refresh_writable(&top)?;
         let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
-        self.space.set_allocating(top.id(), !passive)
+        self.space().set_allocating(top.id(), !passive)
     }
 
     /// Tells the allocator whether `top` can be written. Of a log that came back that is said when the txg is on disk that has it
@@ -143,7 +143,7 @@ impl Pool {
         if usable && top.is_log() && !mutated(Mutation::NewVdevAtOnce) {
             return Ok(());
         }
-        self.space.set_writable(top.id(), usable)
+        self.space().set_writable(top.id(), usable)
     }
 
     /// Logs that are in use again by the txg that is about to be written: the import after a crash knows that from its
@@ -151,15 +151,15 @@ impl Pool {
     /// what is born then (invariant 2). Those that are gone are not used from now on.
     pub(crate) fn logs_back(&self) -> Result<Vec<Arc<Vdev>>> {
         let mut back = Vec::new();
-        let next = self.dmu.open_txg().number();
-        for top in self.tree.tops().iter() {
-            let known = top.is_concrete() && self.space.metaslab_count(top.id()) > 0;
+        let next = self.dmu().open_txg().number();
+        for top in self.tree().tops().iter() {
+            let known = top.is_concrete() && self.space().metaslab_count(top.id()) > 0;
             if !top.is_log() || !known {
                 continue;
             }
             match top.state().usable() {
-                false => self.space.set_writable(top.id(), false)?,
-                true if self.space.is_writable(top.id()) => {}
+                false => self.space().set_writable(top.id(), false)?,
+                true if self.space().is_writable(top.id()) => {}
                 true if top.missing().contains(next, next + 1) => {}
                 true => back.push(top.clone()),
             }
@@ -170,8 +170,8 @@ impl Pool {
     /// The txg is on disk that has these logs in use.
     pub(crate) fn use_logs(&self, back: &[Arc<Vdev>]) -> Result<()> {
         for top in back.iter().filter(|t| t.state().usable()) {
-            if self.space.metaslab_count(top.id()) > 0 {
-                self.space.set_writable(top.id(), true)?;
+            if self.space().metaslab_count(top.id()) > 0 {
+                self.space().set_writable(top.id(), true)?;
             }
         }
         Ok(())
@@ -204,8 +204,8 @@ impl Pool {
             // Its other side went meanwhile: logs on it are still to be replayed.
             let degrade = degrade || pool.log_was_left(guid).is_err();
             let state = match degrade {
-                true => pool.tree.degrade(guid).map(|()| State::Degraded)?,
-                false => pool.tree.fault(guid, false, true)?,
+                true => pool.tree().degrade(guid).map(|()| State::Degraded)?,
+                false => pool.tree().fault(guid, false, true)?,
             };
             pool.dirty_config();
             Ok(state)
@@ -217,8 +217,8 @@ impl Pool {
     /// Brings leaf `guid` back, and has what it missed copied to it. Returns its state: it may be gone, or faulted still.
     pub fn online(&self, guid: u64) -> Result<State> {
         self.writable()?;
-        let (top, leaf) = self.tree.leaf_of(guid)?;
-        self.tree.online(guid)?;
+        let (top, leaf) = self.tree().leaf_of(guid)?;
+        self.tree().online(guid)?;
         self.takes_over(&leaf);
         self.refresh_writable(&top)?;
         self.dirty_config();
@@ -234,9 +234,12 @@ impl Pool {
     /// `Kind::ReadOnly`; those of opening the device.
     pub fn rename_device(&self, guid: u64, path: &str) -> Result<bool> {
         self.writable()?;
-        let (_, leaf) = self.tree.leaf_of(guid)?;
+        let (_, leaf) = self.tree().leaf_of(guid)?;
         let device = self.env.disks.open(path, env::Access::Read)?;
-        if !self.tree.is_device_of(guid, &*device, self.dmu.open_txg()) {
+        if !self
+            .tree()
+            .is_device_of(guid, &*device, self.dmu().open_txg())
+        {
             return Ok(false);
         }
         drop(device);
@@ -254,9 +257,9 @@ impl Pool {
     pub fn expand(&self, guid: u64) -> Result<bool> {
         self.writable()?;
         self.task(move |pool, tx| {
-            let (top, _) = pool.tree.leaf_of(guid)?;
+            let (top, _) = pool.tree().leaf_of(guid)?;
             let base = pool.label_base(0, tx.txg());
-            let Some(asize) = pool.tree.expand(top.id(), &base, tx.txg())? else {
+            let Some(asize) = pool.tree().expand(top.id(), &base, tx.txg())? else {
                 return Ok(false);
             };
             pool.dirty_config();
@@ -264,8 +267,8 @@ impl Pool {
                 .allocation
                 .maps
                 .grow_top(tx, top.id(), top.metaslab_count())
-                .and_then(|()| pool.space.grow_top(top.id(), asize, tx.txg()))
-                .and_then(|_| pool.shares.brt.grow_vdev(top.id(), asize));
+                .and_then(|()| pool.space().grow_top(top.id(), asize, tx.txg()))
+                .and_then(|_| pool.shares().brt.grow_vdev(top.id(), asize));
             pool.or_stop(grown)?;
             Ok(true)
         })
@@ -273,9 +276,9 @@ impl Pool {
 
     /// Opens again what is not open, and notices what is gone (`zpool reopen`).
     pub fn reopen(&self) -> Result<()> {
-        self.tree.reopen();
-        for top in self.tree.tops().iter().filter(|t| t.is_concrete()) {
-            if self.space.metaslab_count(top.id()) > 0 {
+        self.tree().reopen();
+        for top in self.tree().tops().iter().filter(|t| t.is_concrete()) {
+            if self.space().metaslab_count(top.id()) > 0 {
                 self.refresh_writable(top)?;
             }
         }
@@ -323,7 +326,7 @@ impl Pool {
             .config
             .features
             .is_enabled(disk::feature::guid::DEVICE_REBUILD);
-        let top = self.tree.top_of(guid)?;
+        let top = self.tree().top_of(guid)?;
         Ok(if !enabled || !self.has_vdev_zaps() {
             Some(AttachRefusal::NoFeature)
         } else if self.is_healing() {
@@ -358,14 +361,14 @@ impl Pool {
         self.may_attach(guid, sequential)?;
         let base = self.label_base(0, Txg::NONE);
         let fresh = self
-            .tree
-            .prepare(guid, dev, how, ashift, &base, self.dmu.open_txg())?;
+            .tree()
+            .prepare(guid, dev, how, ashift, &base, self.dmu().open_txg())?;
         let new = fresh.clone();
         let done = self.task(move |pool, tx| pool.attach_in(tx, guid, &new, how, sequential));
         if let Err(e) = done {
             // In a pool that has stopped it may be in the tree on disk: a later txg may have failed.
             if self.stopped().is_none() {
-                self.tree.retire(&fresh, None);
+                self.tree().retire(&fresh, None);
             }
             return Err(e);
         }
@@ -386,7 +389,7 @@ impl Pool {
             .iter()
             .find(|c| c.get_u64(keys::GUID) == Some(spare));
         let number = dev.and_then(|c| c.get_u64(keys::SPARE_ID));
-        let top = self.tree.top_of(guid)?;
+        let top = self.tree().top_of(guid)?;
         let own = dev.and_then(|c| c.get_u64(keys::pool::TOP_GUID)) == Some(top.guid());
         let Some(number) = number.filter(|_| own) else {
             bail!(
@@ -396,9 +399,9 @@ impl Pool {
         };
         self.task(move |pool, tx| {
             pool.may_attach(guid, sequential)?;
-            let (_, old) = pool.tree.leaf_of(guid)?;
+            let (_, old) = pool.tree().leaf_of(guid)?;
             let lacks_before = lacked_by_new(tx);
-            let tree = &pool.tree;
+            let tree = pool.tree();
             let fresh = tree.attach_dspare(guid, number, spare, tx.txg(), lacks_before)?;
             mark_if_it_lacks(&old);
             pool.has_arrived(tx, &fresh, sequential, lacks_before)?;
@@ -426,7 +429,7 @@ impl Pool {
         }
         fresh.unset(keys::RESILVER_TXG);
         fresh.set_u64(keys::REBUILD_TXG, tx.txg().number());
-        let top = self.tree.top_of(fresh.guid())?;
+        let top = self.tree().top_of(fresh.guid())?;
         let begun = self
             .make_way_for_rebuild(tx)
             .and_then(|()| self.begin_rebuild(tx, top.id(), lacks_before));
@@ -442,11 +445,12 @@ impl Pool {
         sequential: bool,
     ) -> Result<()> {
         self.may_attach(guid, sequential)?;
-        let (_, old) = self.tree.leaf_of(guid)?;
+        let (_, old) = self.tree().leaf_of(guid)?;
         let path = |v: &Vdev| v.path().unwrap_or_default();
         let (new_path, old_path) = (path(fresh), path(&old));
         let lacks_before = lacked_by_new(tx);
-        self.tree.attach(guid, fresh, how, tx.txg(), lacks_before)?;
+        self.tree()
+            .attach(guid, fresh, how, tx.txg(), lacks_before)?;
         match how {
             Attach::Spare(_) => mark_if_it_lacks(&old),
             // The spare that stands in for the old one goes when the new one is filled.
@@ -478,12 +482,12 @@ impl Pool {
         // The survivor of a group may get another guid.
         let known: Vec<(Arc<Vdev>, base::RangeSet)> = {
             let mut known = self.vdevs.dtls.acquire();
-            let leaves = self.tree.dtl_holders().into_iter();
+            let leaves = self.tree().dtl_holders().into_iter();
             leaves
                 .filter_map(|l| known.remove(&l.guid()).map(|dtl| (l, dtl)))
                 .collect()
         };
-        let left = self.tree.detach(guid);
+        let left = self.tree().detach(guid);
         {
             let gone = left.as_ref().ok().map(|l| l.guid());
             let mut now = self.vdevs.dtls.acquire();
@@ -508,7 +512,7 @@ impl Pool {
 
     /// Guid of the hot spare that takes the place of leaf `guid` for good when that is detached.
     fn spare_that_stays(&self, guid: u64) -> Option<u64> {
-        let group = self.tree.all().into_iter().find(|v| {
+        let group = self.tree().all().into_iter().find(|v| {
             v.kind() == VdevKind::Spare && v.children().first().is_some_and(|c| c.guid() == guid)
         })?;
         let spare = group.children().last()?;
@@ -529,7 +533,7 @@ impl Pool {
             let first = g.children().first();
             first.is_some_and(|f| f.leaves().iter().any(|l| l.guid() == guid))
         };
-        let all = self.tree.all();
+        let all = self.tree().all();
         let mut groups = all.iter().filter(|v| v.kind() == VdevKind::Spare);
         groups.any(stood_in)
     }
@@ -537,7 +541,7 @@ impl Pool {
     /// What the MOS has of each leaf.
     fn leaf_arrives(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
         match self.directory(crate::tops::ZAP_MAP)? {
-            Some(map) => crate::tops::create_leaf_zap(&self.mos, tx, map, leaf),
+            Some(map) => crate::tops::create_leaf_zap(self.mos(), tx, map, leaf),
             None => Ok(()),
         }
     }
@@ -552,9 +556,9 @@ impl Pool {
             let Some(zap) = leaf.get_u64(key).filter(|o| *o != 0) else {
                 continue;
             };
-            self.mos.free(tx, zap)?;
+            self.mos().free(tx, zap)?;
             if let Some(map) = self.directory(crate::tops::ZAP_MAP)? {
-                Zap::new(&self.mos.hold(map)?).remove_int(tx, zap)?;
+                Zap::new(&self.mos().hold(map)?).remove_int(tx, zap)?;
             }
             leaf.unset(key);
         }
@@ -565,14 +569,14 @@ impl Pool {
     pub(crate) fn retire_left(&self) {
         let left = std::mem::take(&mut *self.vdevs.left.acquire());
         for (leaf, idle) in left {
-            self.tree.retire(&leaf, idle.as_ref());
+            self.tree().retire(&leaf, idle.as_ref());
         }
     }
 
     /// Leaves that are replaced: their successors have everything, on disk too, and nobody needs them any more. A spare
     /// leaves when the device it stands in for has everything again.
     fn replaced(&self) -> Vec<u64> {
-        if self.shares.checkpoint.txg().is_some() {
+        if self.shares().checkpoint.txg().is_some() {
             return Vec::new();
         }
         let known = self.vdevs.dtls.acquire();
@@ -583,7 +587,7 @@ impl Pool {
                 && (on_disk || !v.kind().is_leaf())
         };
         let mut out = Vec::new();
-        for top in self.tree.tops().iter() {
+        for top in self.tree().tops().iter() {
             for group in below(top) {
                 let (Some(first), Some(last)) = (group.children().first(), group.children().last())
                 else {
@@ -636,7 +640,7 @@ impl Pool {
             _ => false,
         };
         for _ in 0..3 {
-            if !self.tree.all().iter().any(leaves) {
+            if !self.tree().all().iter().any(leaves) {
                 break;
             }
             self.sync()?;
@@ -646,17 +650,17 @@ impl Pool {
 
     /// A number that a property of leaf `leaf`, of its top-level vdev or of the root has, the nearest that is set.
     pub fn vdev_number(&self, leaf: &Vdev, name: &str) -> Option<u64> {
-        let top = self.tree.leaf_of(leaf.guid()).ok().map(|(top, _)| top);
+        let top = self.tree().leaf_of(leaf.guid()).ok().map(|(top, _)| top);
         let zaps = [
             leaf.get_u64(keys::ZAP_LEAF),
             top.and_then(|t| t.get_u64(keys::ZAP_TOP)),
-            self.tree.root_u64(keys::ZAP_ROOT),
+            self.tree().root_u64(keys::ZAP_ROOT),
         ];
         zaps.into_iter()
             .flatten()
             .filter(|z| *z != 0)
             .find_map(|z| {
-                let dn = self.mos.hold(z).ok()?;
+                let dn = self.mos().hold(z).ok()?;
                 Zap::new(&dn).get(name).ok().flatten()
             })
     }
@@ -664,7 +668,7 @@ impl Pool {
     /// Whether a device is being replaced, or a spare stands in for one.
     pub fn is_replacing(&self) -> bool {
         let group = |v: &Arc<Vdev>| matches!(v.kind(), VdevKind::Replacing | VdevKind::Spare);
-        self.tree.all().iter().any(group)
+        self.tree().all().iter().any(group)
     }
 
     /// The same, but for spares that stand in and lack nothing: they may do so for good.
@@ -675,7 +679,7 @@ impl Pool {
             (VdevKind::Spare, _) => true,
             _ => false,
         };
-        self.tree.all().iter().any(incomplete)
+        self.tree().all().iter().any(incomplete)
     }
 
     /// Removes top-level vdev `id`, a log: no log block is placed on it any more, the intent logs of all datasets are
@@ -687,17 +691,17 @@ impl Pool {
     pub fn remove_log(&self, id: u64) -> Result<()> {
         self.writable()?;
         self.without_checkpoint()?;
-        let top = self.tree.top(id)?;
+        let top = self.tree().top(id)?;
         if !top.is_log() || !top.is_concrete() {
             bail!(Unsupported, "operation not supported on this type of vdev");
         }
-        self.space.set_allocating(id, false)?;
+        self.space().set_allocating(id, false)?;
         let done = self
             .empty_logs()
             .and_then(|()| self.task(move |pool, tx| pool.remove_log_in(tx, id)));
         if done.is_err() && self.stopped().is_none() {
             let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
-            self.space.set_allocating(id, !passive)?;
+            self.space().set_allocating(id, !passive)?;
         }
         done
     }
@@ -705,7 +709,7 @@ impl Pool {
     /// Frees the blocks of all intent logs in use; new ones go to other devices. Until what the logs had is on disk, commits
     /// wait for txgs.
     fn empty_logs(&self) -> Result<()> {
-        let mut last = self.dmu.open_txg();
+        let mut last = self.dmu().open_txg();
         let mut quiet = Quiet::default();
         for set in self.open_sets() {
             if let Some(zil) = set.zil().filter(|z| !z.needs_replay()) {
@@ -724,13 +728,13 @@ impl Pool {
 
     fn remove_log_in(&self, tx: &Tx, id: u64) -> Result<()> {
         self.without_checkpoint()?;
-        let top = self.tree.top(id)?;
+        let top = self.tree().top(id)?;
         self.is_unused(&top)?;
         self.or_stop(self.cancel_rebuild(tx, &top))?;
         let known: Vec<u64> = top.leaves().iter().map(|l| l.guid()).collect();
-        let leaves = self.tree.remove_top(id)?;
+        let leaves = self.tree().remove_top(id)?;
         self.dirty_config();
-        self.space.remove_top(id);
+        self.space().remove_top(id);
         self.or_stop(self.allocation.maps.remove_top(tx, &self.config, id))?;
         known
             .iter()
@@ -768,9 +772,9 @@ impl Pool {
     /// Bytes of top-level vdev `id` that are not free on disk.
     fn allocated(&self, id: u64) -> Result<u64> {
         let mut used = 0;
-        for m in 0..self.space.metaslab_count(id) {
-            let (start, end) = self.space.metaslab_bounds(id, m)?;
-            used += (end - start).saturating_sub(self.space.free_ranges(id, m)?.total());
+        for m in 0..self.space().metaslab_count(id) {
+            let (start, end) = self.space().metaslab_bounds(id, m)?;
+            used += (end - start).saturating_sub(self.space().free_ranges(id, m)?.total());
         }
         Ok(used)
     }
@@ -783,7 +787,7 @@ impl Pool {
     }
 
     fn without_checkpoint(&self) -> Result<()> {
-        if self.shares.checkpoint.txg().is_some() {
+        if self.shares().checkpoint.txg().is_some() {
             bail!(Exists, "checkpoint exists");
         }
         Ok(())

@@ -68,7 +68,7 @@ impl Pool {
 
     /// Whether somebody waits for a txg that is not on disk.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.txgs.service.wanted.load(Ordering::Acquire) > self.dmu.synced_txg().number()
+        self.txgs.service.wanted.load(Ordering::Acquire) > self.dmu().synced_txg().number()
     }
 
     /// A txg is on disk, or the state of suspension changed.
@@ -95,7 +95,7 @@ impl Pool {
             .fetch_max(txg.number(), Ordering::AcqRel);
         dmu::Driver::kick(self);
         loop {
-            if self.dmu.synced_txg() >= txg {
+            if self.dmu().synced_txg() >= txg {
                 return Ok(true);
             }
             if let Some(why) = self.stopped() {

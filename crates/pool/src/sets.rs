@@ -9,13 +9,14 @@
 use crate::datasets::OpenSet;
 use base::sync::MutexExt;
 use base::Error;
-use dsl::Dataset;
+use dsl::{Dataset, Dsl};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Datasets of one pool.
-#[derive(Default)]
 pub(crate) struct Sets {
+    /// Directories, datasets and snapshots.
+    pub dsl: Arc<Dsl>,
     /// Open object sets, by object of the dataset.
     pub open: Mutex<BTreeMap<u64, Arc<OpenSet>>>,
     /// Volumes whose logs wait to be replayed.
@@ -25,6 +26,16 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
+    /// None is open yet.
+    pub fn new(dsl: Arc<Dsl>) -> Sets {
+        Sets {
+            dsl,
+            open: Mutex::default(),
+            logged: Mutex::default(),
+            unreadable: Mutex::default(),
+        }
+    }
+
     /// The open object set of a dataset.
     pub fn get(&self, object: u64) -> Option<Arc<OpenSet>> {
         self.open.acquire().get(&object).cloned()

@@ -80,7 +80,7 @@ impl Pool {
             let _quiet = self.quiet(&list)?;
             let (who, list, also) = (who.clone(), list.clone(), also.clone());
             let made = self.task(move |pool, tx| {
-                pool.dsl.check_snapshot_limits(&list, &who)?;
+                pool.dsl().check_snapshot_limits(&list, &who)?;
                 pool.snapshot_in(tx, &list)?;
                 also(pool, tx)
             });
@@ -94,11 +94,11 @@ impl Pool {
 
     /// The same in syncing context. `Kind::Again`: possible in the next txg.
     pub fn snapshot_in(&self, tx: &Tx, list: &[(Arc<Dataset>, String)]) -> Result<()> {
-        self.dsl.check_snapshots(list)?;
+        self.dsl().check_snapshots(list)?;
         for (head, _) in list {
             self.write_out(tx, head)?;
         }
-        self.dsl.snapshot_all(tx, list).map(|_| ())
+        self.dsl().snapshot_all(tx, list).map(|_| ())
     }
 
     /// Whether the object set of a dataset is open.
@@ -142,7 +142,7 @@ impl Pool {
             self.root_is_readable(&snap)?;
         }
         let log = self.left_log(head)?;
-        self.dsl.rollback(tx, head)?;
+        self.dsl().rollback(tx, head)?;
         self.clear_log(tx, head)?;
         self.or_stop(log.free(tx))
     }
@@ -158,7 +158,7 @@ impl Pool {
         args: CreateArgs,
     ) -> Result<Arc<Dataset>> {
         self.root_is_readable(origin)?;
-        let ds = self.dsl.create_clone(tx, parent, name, origin, args)?;
+        let ds = self.dsl().create_clone(tx, parent, name, origin, args)?;
         self.clear_log(tx, &ds)?;
         Ok(ds)
     }
@@ -167,7 +167,7 @@ impl Pool {
     fn root_is_readable(&self, snap: &Dataset) -> Result<()> {
         match snap.phys().bp {
             bp if bp.is_hole() => Ok(()),
-            bp => self.zio.read(&bp).map(drop),
+            bp => self.zio().read(&bp).map(drop),
         }
     }
 

@@ -231,7 +231,7 @@ impl Pool {
             bail!(Unsupported, "dRAID spares cannot be removed");
         }
         self.task(move |pool, tx| {
-            if pool.tree.find(guid).is_some() {
+            if pool.tree().find(guid).is_some() {
                 bail!(Busy, "the spare is in use");
             }
             pool.or_stop(pool.drop_spare(tx, guid))
@@ -287,14 +287,14 @@ impl Pool {
             let object = match object {
                 Some(o) => o,
                 None => {
-                    let o = create_nvlist(&self.mos, tx)?;
-                    Zap::new(&self.mos.hold(1)?).update_u64(tx, key, o)?;
+                    let o = create_nvlist(self.mos(), tx)?;
+                    Zap::new(&self.mos().hold(1)?).update_u64(tx, key, o)?;
                     o
                 }
             };
             let mut list = NvList::new();
             list.set(key, Value::NvListArray(now.clone()));
-            write_nvlist(&self.mos, tx, object, &list)?;
+            write_nvlist(self.mos(), tx, object, &list)?;
         }
         *self.vdevs.aux.acquire() = Arc::new(aux);
         Ok(())

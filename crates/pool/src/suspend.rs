@@ -187,9 +187,9 @@ impl Pool {
         self.background.jobs.stop();
         self.txgs.io.now.store(STOPPED, Ordering::Release);
         drop(st);
-        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), %why, "pool is stopped");
+        tracing::debug!(pool = %self.name(), txg = self.dmu().open_txg().number(), %why, "pool is stopped");
         self.txgs.io.changed.notify_all();
-        self.dmu.stop(self.suspended_error(&why));
+        self.dmu().stop(self.suspended_error(&why));
         self.tell_waiting();
         self.txgs.io.tell(Turn::Stopped(&why));
     }
@@ -211,7 +211,7 @@ impl Pool {
 
     /// What a pool that is let go now loses: the last txg on disk, and bytes of changes since.
     pub fn unwritten(&self) -> (Txg, u64) {
-        (self.dmu.synced_txg(), self.dmu.unwritten_bytes())
+        (self.dmu().synced_txg(), self.dmu().unwritten_bytes())
     }
 
     /// The property as it was read last.
@@ -302,14 +302,14 @@ impl Pool {
                 Err(e) => e,
             };
             let patience = match self.txgs.io.patience.get() {
-                Some(p) if is_of_devices(&why) && !self.tree.has_lost_writes() => p,
+                Some(p) if is_of_devices(&why) && !self.tree().has_lost_writes() => p,
                 _ => return Err(why),
             };
             if self.failmode() == Failmode::Panic {
                 return Err(why.context("failmode=panic"));
             }
-            self.dmu.pause_early(true);
-            tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), %why, "devices refuse a txg");
+            self.dmu().pause_early(true);
+            tracing::debug!(pool = %self.name(), txg = self.dmu().open_txg().number(), %why, "devices refuse a txg");
             if !self.waits(&why) || !patience.again(self, &why) {
                 return Err(self.stopped().unwrap_or(why));
             }
@@ -318,7 +318,7 @@ impl Pool {
                 return Ok(());
             }
             // Devices that went away may be back.
-            self.tree.reopen();
+            self.tree().reopen();
         }
     }
 
@@ -356,9 +356,9 @@ impl Pool {
         self.txgs.io.resumptions.fetch_add(1, Ordering::AcqRel);
         self.txgs.io.now.store(RUNNING, Ordering::Release);
         drop(st);
-        tracing::debug!(pool = %self.name(), txg = self.dmu.open_txg().number(), "pool is resumed");
-        self.space.retry_failed();
-        self.dmu.pause_early(false);
+        tracing::debug!(pool = %self.name(), txg = self.dmu().open_txg().number(), "pool is resumed");
+        self.space().retry_failed();
+        self.dmu().pause_early(false);
         self.txgs.io.changed.notify_all();
         self.txgs.io.tell(Turn::Resumed);
     }
@@ -372,10 +372,10 @@ impl zio::Waits for Pool {
         let away = || {
             let tops: Vec<_> = vdevs
                 .iter()
-                .filter_map(|v| self.tree.top(*v).ok())
+                .filter_map(|v| self.tree().top(*v).ok())
                 .collect();
             for leaf in tops.iter().flat_map(|t| t.leaves()) {
-                self.tree.probe(&leaf);
+                self.tree().probe(&leaf);
             }
             tops.iter().any(is_waited_for)
         };
@@ -399,7 +399,7 @@ impl zio::Waits for Pool {
     }
 
     fn is_away(&self) -> bool {
-        self.tree.tops().iter().any(is_waited_for)
+        self.tree().tops().iter().any(is_waited_for)
     }
 }
 

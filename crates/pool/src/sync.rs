@@ -137,7 +137,7 @@ impl Pool {
         let take = || slot.acquire().take();
         loop {
             // The txg that takes the task is the one open now, or the one before it.
-            if self.await_served(self.dmu.open_txg(), Along::Always)? {
+            if self.await_served(self.dmu().open_txg(), Along::Always)? {
                 match take() {
                     Some((_, r)) => return r,
                     None => continue,
@@ -146,7 +146,7 @@ impl Pool {
             let mut st = self.sync_state();
             if let Some((txg, r)) = take() {
                 // Somebody else's sync did it, and may have failed afterwards.
-                if r.is_ok() && self.dmu.synced_txg() < txg {
+                if r.is_ok() && self.dmu().synced_txg() < txg {
                     let why = self.stopped().unwrap_or(Error::from(Kind::Io));
                     return Err(self.suspended_error(&why));
                 }
@@ -158,14 +158,14 @@ impl Pool {
 
     /// Everything done before the call is on disk when it returns.
     pub fn sync(&self) -> Result<Txg> {
-        let txg = self.dmu.open_txg();
+        let txg = self.dmu().open_txg();
         self.sync_through(txg)?;
         Ok(txg)
     }
 
     /// [`Pool::sync`] for who does not wait along when the pool waits for its devices.
     pub fn sync_unless_suspended(&self) -> Result<()> {
-        self.sync_along(self.dmu.open_txg(), Along::Never)
+        self.sync_along(self.dmu().open_txg(), Along::Never)
     }
 
     /// The same, and a txg is written even if nothing changed, so that devices that fail do so now.
@@ -188,7 +188,7 @@ impl Pool {
         }
         self.txgs.force_next.store(true, Ordering::Release);
         loop {
-            self.sync_along(self.dmu.open_txg(), along)?;
+            self.sync_along(self.dmu().open_txg(), along)?;
             // A txg that was about to close may not have seen it.
             if !self.txgs.force_next.load(Ordering::Acquire) {
                 return Ok(());
@@ -200,7 +200,7 @@ impl Pool {
     /// before: only txgs that are on disk do. Each of them frees a little itself, so their number
     /// behind one with changes is limited.
     fn gives_back(&self) -> bool {
-        self.txgs.owed.load(Ordering::Relaxed) > 0 && self.space.deferred() >= WORTH_A_GROUP
+        self.txgs.owed.load(Ordering::Relaxed) > 0 && self.space().deferred() >= WORTH_A_GROUP
     }
 
     /// Closes the open txg and writes it.
@@ -212,7 +212,7 @@ impl Pool {
             bail!(Stale, "pool '{}' was exported", self.name());
         }
         let syncing = zio::Syncing::begin();
-        let txg = self.dmu.open_txg();
+        let txg = self.dmu().open_txg();
         let guard = OnPanic::new(|| self.panicked(&format!("while txg {txg} was synced")));
         let r = self.write_groups(st);
         drop(guard);
@@ -235,7 +235,7 @@ impl Pool {
         // What was freed may be needed by the next txg already, and only txgs that are on disk
         // give it back. They free little themselves, so this ends; it does not begin while idle.
         for _ in 0..DEFERRED_GROUPS {
-            if !written || !self.space.is_tight() {
+            if !written || !self.space().is_tight() {
                 break;
             }
             st.force = true;
@@ -248,12 +248,12 @@ impl Pool {
     fn write_group(&self, st: &mut SyncState) -> Result<(Txg, bool)> {
         let early = std::mem::take(&mut *self.txgs.tasks.early.acquire());
         let tasks = std::mem::take(&mut *self.txgs.tasks.late.acquire());
-        self.zio.settle();
+        self.zio().settle();
         // Not `st.force`: with that, a txg owes no further ones that give freed space back.
         let asked = self.txgs.force_next.swap(false, Ordering::AcqRel);
-        let group = self.dmu.begin_sync()?;
+        let group = self.dmu().begin_sync()?;
         let txg = group.txg;
-        let tx = self.dmu.syncing_tx(txg);
+        let tx = self.dmu().syncing_tx(txg);
         let labels_changed = self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= labels_changed | self.take_config_dirty();
         st.logs_back = self.logs_back()?;
@@ -266,7 +266,7 @@ impl Pool {
             || st.skipped >= MOST_SKIPPED
             || asked
             || st.flush_all
-            || self.space.has_changes(txg)
+            || self.space().has_changes(txg)
             || self.allocation.removed.has_changes(txg)
             || self.background.jobs.want_txg()
             || self.has_replaced()
@@ -279,8 +279,8 @@ impl Pool {
             self.txgs.owed.fetch_sub(1, Ordering::Relaxed);
         } else if !dirty {
             st.skipped += 1;
-            self.space.sync_skipped(txg)?;
-            self.dmu.end_sync(txg);
+            self.space().sync_skipped(txg)?;
+            self.dmu().end_sync(txg);
             self.tell_waiting();
             return Ok((txg, false));
         }
@@ -290,12 +290,12 @@ impl Pool {
             txg = txg.number(),
             objsets = group.objsets.len(),
             tasks = tasks.len(),
-            bytes = self.dmu.unwritten_bytes(),
+            bytes = self.dmu().unwritten_bytes(),
             "txg is written"
         );
         self.allocation
             .maps
-            .flush(&tx, &self.config, &self.space, st.flush_all)?;
+            .flush(&tx, &self.config, self.space(), st.flush_all)?;
         for os in &group.objsets {
             base::mutation::panic_point("before a dataset is written");
             self.pre_sync(&tx, os)?;
@@ -306,7 +306,7 @@ impl Pool {
             t(self, &tx);
             base::mutation::panic_point("behind a task");
         }
-        if let Some(e) = self.dsl.broken() {
+        if let Some(e) = self.dsl().broken() {
             return Err(e.context("a change of datasets stopped half-way"));
         }
         self.finish_group(&tx, st)?;
@@ -318,7 +318,7 @@ impl Pool {
             return Ok(());
         }
         // A checkpoint of a state that was changed in part could not be gone back to.
-        if self.mos.is_dirty_in(tx.txg()) {
+        if self.mos().is_dirty_in(tx.txg()) {
             bail!(Io, "txg {} was changed before its early tasks", tx.txg());
         }
         for t in tasks {
@@ -335,7 +335,7 @@ impl Pool {
         // change again: a snapshot may have taken it over, and blocks of one txg are written anew
         // in their places. So the intent log, which goes on meanwhile, is not asked a second time.
         loop {
-            let more = self.dmu.take_dirty_objsets(txg);
+            let more = self.dmu().take_dirty_objsets(txg);
             let mut any = false;
             for os in more.iter().filter(|os| os.id() != 0) {
                 any = true;
@@ -353,30 +353,30 @@ impl Pool {
         self.note_txg_time(tx, st.flush_all)?;
         self.step_jobs(tx)?;
         self.finish_replacements(tx)?;
-        self.dsl.add_leaked(tx, self.zio.take_leaked())?;
-        if self.shares.is_dirty() {
+        self.dsl().add_leaked(tx, self.zio().take_leaked())?;
+        if self.shares().is_dirty() {
             // Everything that takes or gives back references has been done.
             let now = self.env.clock.now().0.max(0) as u64;
-            self.shares.sync(tx, now)?;
+            self.shares().sync(tx, now)?;
         }
         st.config_dirty |= self.feature_store().is_some_and(|f| f.take_label_changed());
         st.config_dirty |= self.take_config_dirty();
         self.write_errlog(tx)?;
         self.converge(tx, st)?;
-        self.persist(&mut || self.zio.drain(txg))?;
-        if let Some(why) = self.dmu.stopped() {
+        self.persist(&mut || self.zio().drain(txg))?;
+        if let Some(why) = self.dmu().stopped() {
             // By a panic in a transaction of the next txg, say.
             return Err(why);
         }
         self.commit(txg, st)?;
         base::mutation::panic_point("a txg that is on disk");
         self.retire_left();
-        self.space.sync_done(txg)?;
+        self.space().sync_done(txg)?;
         self.use_logs(&std::mem::take(&mut st.logs_back))?;
         for set in self.open_sets() {
             set.synced(txg);
         }
-        self.dmu.end_sync(txg);
+        self.dmu().end_sync(txg);
         tracing::debug!(pool = %self.name(), txg = txg.number(), "txg is on disk");
         self.tell_waiting();
         st.config_dirty = false;
@@ -423,7 +423,7 @@ impl Pool {
     /// An object set is about to be written after the tasks of its txg: an error if a snapshot has
     /// taken it over in between, which this would spoil.
     fn must_not_be_taken(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
-        let ds = self.dsl.dataset_by_object(os.id())?;
+        let ds = self.dsl().dataset_by_object(os.id())?;
         // Of a clone the snapshot before it may be another file system's.
         let own = ds.prev()?.map(|s| s.phys());
         let own = own.filter(|s| s.next_snap_obj == os.id());
@@ -443,7 +443,7 @@ impl Pool {
         if os.id() == 0 {
             return Ok(());
         }
-        let ds = self.dsl.dataset_by_object(os.id())?;
+        let ds = self.dsl().dataset_by_object(os.id())?;
         if !ds.has_feature(LONGNAME) && self.config.features.is_enabled(LONGNAME) {
             // Names may be long from now on, so whoever opens the pool has to know.
             if own_number(&ds, "longname")? != 0 {
@@ -482,31 +482,31 @@ impl Pool {
         loop {
             if pass == 1 {
                 // What leaves miss of the data of this txg is then known.
-                self.persist(&mut || self.zio.drain(txg))?;
+                self.persist(&mut || self.zio().drain(txg))?;
                 self.write_dtls(tx, st)?;
                 if st.config_dirty {
                     let config = self.full_config(st.state, txg, true);
-                    write_nvlist(&self.mos, tx, self.config_object(), &config)?;
+                    write_nvlist(self.mos(), tx, self.config_object(), &config)?;
                 }
             }
             // Charging the MOS for itself changes it again, so only the first passes do; what the
             // last ones add is charged with the next txg.
             if pass <= 2 {
-                self.dsl.flush_mos(tx)?;
+                self.dsl().flush_mos(tx)?;
             }
-            if self.mos.is_dirty_in(txg) {
-                self.mos.sync(tx, pass, self.dsl.mos_hooks())?;
+            if self.mos().is_dirty_in(txg) {
+                self.mos().sync(tx, pass, self.dsl().mos_hooks())?;
             }
             self.write_obsolete(tx)?;
-            let changes = self.space.take_changes(txg);
+            let changes = self.space().take_changes(txg);
             self.allocation
                 .maps
-                .write(tx, &self.config, &self.space, &changes, pass)?;
-            self.shares.checkpoint.write(tx, &self.config, pass)?;
-            let more = self.space.has_changes(txg)
+                .write(tx, &self.config, self.space(), &changes, pass)?;
+            self.shares().checkpoint.write(tx, &self.config, pass)?;
+            let more = self.space().has_changes(txg)
                 || self.allocation.removed.has_changes(txg)
-                || self.shares.checkpoint.is_dirty();
-            if !self.mos.is_dirty_in(txg) && !more {
+                || self.shares().checkpoint.is_dirty();
+            if !self.mos().is_dirty_in(txg) && !more {
                 return Ok(());
             }
             pass += 1;
@@ -519,7 +519,7 @@ impl Pool {
     /// Whether a leaf missed something that is not on disk yet.
     fn dtls_changed(&self) -> bool {
         let known = self.vdevs.dtls.acquire();
-        self.tree.dtl_holders().iter().any(|leaf| {
+        self.tree().dtl_holders().iter().any(|leaf| {
             let now = leaf.dtl();
             match known.get(&leaf.guid()) {
                 Some(before) => *before != now,
@@ -532,13 +532,13 @@ impl Pool {
     fn write_dtls(&self, tx: &Tx, st: &mut SyncState) -> Result<()> {
         let mut changed = false;
         // Leaves of top-level vdevs that the txg waits for: they get all of it.
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let away = tops.iter().filter(|t| !t.state().usable());
         let waited_for: HashSet<u64> = away
             .flat_map(|t| t.leaves())
             .map(|leaf| leaf.guid())
             .collect();
-        for leaf in self.tree.dtl_holders() {
+        for leaf in self.tree().dtl_holders() {
             if !leaf.state().usable() && !waited_for.contains(&leaf.guid()) {
                 // It is going to miss what is still to be written, too.
                 leaf.dtl_add(tx.txg());
@@ -570,7 +570,7 @@ impl Pool {
             changed = true;
         }
         if changed {
-            self.tree.propagate();
+            self.tree().propagate();
         }
         Ok(())
     }
@@ -584,10 +584,10 @@ impl Pool {
         let mut ub = st.uberblock.clone();
         ub.version = self.shared().version;
         ub.txg = txg;
-        ub.guid_sum = self.tree.guid_sum();
+        ub.guid_sum = self.tree().guid_sum();
         // Never two uberblocks that rank the same, whatever the clock does.
         ub.timestamp = secs.max(0) as u64;
-        ub.rootbp = self.mos.root();
+        ub.rootbp = self.mos().root();
         ub.software_version = self.config.software_version;
         ub.checkpoint_txg = Txg::NONE;
         let multihost = self.vdevs.heart.stamp(&mut ub);
@@ -597,17 +597,17 @@ impl Pool {
         self.persist(&mut || {
             // Chosen each time: devices may have come or gone since.
             let (dirty, targets): (Vec<u64>, Vec<u64>) = if config_dirty {
-                let tops = self.tree.tops();
+                let tops = self.tree().tops();
                 let concrete = tops.iter().filter(|t| t.is_concrete());
                 let all: Vec<u64> = concrete.map(|t| t.id()).collect();
                 (all.clone(), all)
             } else {
-                (Vec::new(), self.tree.uberblock_targets(start))
+                (Vec::new(), self.tree().uberblock_targets(start))
             };
             if let Some(stopped) = self.stopped() {
                 return Err(stopped);
             }
-            self.tree.commit(&base, &ub, &dirty, &targets, multihost)
+            self.tree().commit(&base, &ub, &dirty, &targets, multihost)
         })?;
         self.vdevs.heart.committed(&ub);
         st.uberblock = ub;
@@ -649,14 +649,14 @@ impl Pool {
             return Ok(());
         }
         loop {
-            if self.dmu.synced_txg() >= txg {
+            if self.dmu().synced_txg() >= txg {
                 return Ok(());
             }
             if self.await_served(txg, along)? {
                 return Ok(());
             }
             let mut st = self.sync_state();
-            if self.dmu.synced_txg() >= txg {
+            if self.dmu().synced_txg() >= txg {
                 return Ok(());
             }
             self.sync_group(&mut st)?;
@@ -673,7 +673,7 @@ impl Pool {
         drop(g);
         self.read_slices();
         let work = self.is_wanted()
-            || self.dmu.is_open_dirty()
+            || self.dmu().is_open_dirty()
             || self.gives_back()
             || self.background.jobs.want_txg()
             || self.has_replaced()

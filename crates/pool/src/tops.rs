@@ -220,10 +220,10 @@ pub(crate) fn has_vdev_zaps(mos: &Arc<Objset>) -> Result<bool> {
 impl Pool {
     pub(crate) fn rooms(&self) -> Rooms<'_> {
         Rooms {
-            mos: &self.mos,
-            space: &self.space,
+            mos: self.mos(),
+            space: self.space(),
             maps: &self.allocation.maps,
-            shares: &self.shares,
+            shares: self.shares(),
             devices: &self.vdevs.devices,
         }
     }
@@ -254,7 +254,7 @@ impl Pool {
             self.check_add(spec)?;
         }
         let base = self.label_base(0, Txg::NONE);
-        let tops = self.tree.new_tops(specs, &base, self.dmu.open_txg())?;
+        let tops = self.tree().new_tops(specs, &base, self.dmu().open_txg())?;
         let biases: Vec<Option<Bias>> = specs.iter().map(|s| s.bias).collect();
         let new = tops.clone();
         let fits = if any_ashift {
@@ -271,7 +271,7 @@ impl Pool {
                 return Err(e);
             }
             for leaf in tops.iter().flat_map(|t| t.leaves()) {
-                self.tree.retire(&leaf, None);
+                self.tree().retire(&leaf, None);
             }
             return Err(e);
         }
@@ -285,7 +285,7 @@ impl Pool {
 
     /// Before new vdevs fill holes: no log space map on disk names the former vdevs any more.
     fn forget_holes(&self, new: &[Arc<Vdev>]) -> Result<()> {
-        let behind = self.tree.tops().len() as u64;
+        let behind = self.tree().tops().len() as u64;
         let fills = new.iter().any(|t| t.id() < behind);
         if !fills || mutated(Mutation::HolesFilledAtOnce) {
             return Ok(());
@@ -296,7 +296,7 @@ impl Pool {
 
     /// Refuses new vdevs with another sector size than all of the normal class have.
     fn same_ashift(&self, new: &[Arc<Vdev>]) -> Result<()> {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let normal = tops.iter().filter(|t| t.is_concrete() && !t.is_log());
         let mut sizes: Vec<u32> = normal.map(|t| t.ashift()).collect();
         sizes.sort_unstable();
@@ -340,21 +340,21 @@ impl Pool {
     }
 
     fn has_removed(&self) -> bool {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         tops.iter().any(|t| t.kind() == VdevKind::Indirect)
     }
 
     /// First txg: the vdevs belong to the pool and hold nothing.
     fn commit_tops(&self, tx: &Tx, tops: &[Arc<Vdev>], biases: &[Option<Bias>]) -> Result<()> {
         let map = self.directory(ZAP_MAP)?;
-        self.tree.append(tops, tx.txg())?;
+        self.tree().append(tops, tx.txg())?;
         self.dirty_config();
         if let Some(map) = map {
-            self.or_stop(create_vdev_zaps(&self.mos, tx, map, tops))?;
+            self.or_stop(create_vdev_zaps(self.mos(), tx, map, tops))?;
         }
         for (top, bias) in tops.iter().zip(biases) {
             self.or_stop(write_bias(
-                &self.mos,
+                self.mos(),
                 tx,
                 top,
                 *bias,
@@ -378,7 +378,7 @@ impl Pool {
 
     /// What an import finds added in part: vdevs without metaslabs get them. Before anything is placed on them.
     pub(crate) fn finish_adds(&self) -> Result<()> {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let half = |t: &&Arc<Vdev>| t.is_concrete() && t.metaslab_array() == 0;
         for top in tops.iter().filter(half) {
             let top = top.clone();

@@ -134,7 +134,7 @@ impl Pool {
     }
 
     fn read_ring(&self, name: &str) -> Result<Option<Ring>> {
-        let Some(value) = Zap::new(&self.mos.hold(1)?).get_value(name)? else {
+        let Some(value) = Zap::new(&self.mos().hold(1)?).get_value(name)? else {
             return Ok(None);
         };
         match Ring::of(&value.ints()) {
@@ -163,7 +163,7 @@ impl Pool {
         drop(times);
         let name = RINGS.get(which).map(|(name, _)| *name);
         if let (Some(name), Some(words)) = (name, words) {
-            Zap::new(&self.mos.hold(1)?).update(tx, name, &Value::u64s(&words))?;
+            Zap::new(&self.mos().hold(1)?).update(tx, name, &Value::u64s(&words))?;
         }
         Ok(())
     }

@@ -13,9 +13,12 @@ use crate::spares::AuxDevices;
 use base::RangeSet;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use vdev::VdevTree;
 
 /// Devices of one pool.
 pub(crate) struct Vdevs {
+    /// The vdev tree.
+    pub tree: Arc<VdevTree>,
     /// The vdev tree as `zio` sees it.
     pub devices: Arc<TreeDevices>,
     /// Spares and cache devices.

@@ -27,10 +27,10 @@ impl Pool {
             after,
             ..Spec::all(Order::ParentsFirst)
         };
-        walk::walk(&self.zio, &self.mos.root(), &spec, &mut c)?;
+        walk::walk(self.zio(), &self.mos().root(), &spec, &mut c)?;
         c.mos = false;
         for root in std::mem::take(&mut c.sets) {
-            walk::walk(&self.zio, &root, &spec, &mut c)?;
+            walk::walk(self.zio(), &root, &spec, &mut c)?;
         }
         Ok(())
     }
@@ -46,7 +46,7 @@ impl Visitor for Check<'_> {
         let spill = at.blkid == walk::SPILL_BLKID;
         let metadata = spill || (dn.obj_type.is_metadata() && dn.obj_type != ObjType::DNODE);
         if at.level == 0 && metadata && !bp.is_embedded() && !bp.uses_crypt() {
-            self.pool.zio.read(bp)?;
+            self.pool.zio().read(bp)?;
         }
         Ok(Next::Descend)
     }

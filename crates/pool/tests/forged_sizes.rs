@@ -46,7 +46,7 @@ fn long_map(pool: &Pool, block_size: usize) -> u64 {
         bonus: phys.encode(),
         ..NewObject::default()
     };
-    pool.task(move |pool, tx| long_object(&pool.mos, tx, new, CLAIMED))
+    pool.task(move |pool, tx| long_object(pool.mos(), tx, new, CLAIMED))
         .unwrap()
 }
 
@@ -63,7 +63,7 @@ fn refused<R: std::fmt::Debug>(what: &str, f: impl FnOnce() -> Result<R>) {
 #[test]
 fn a_number_on_the_disks_sizes_no_allocation() {
     let pool = pool();
-    let mos = pool.mos.clone();
+    let mos = pool.mos().clone();
     let shape = TopShape {
         id: 7,
         zap: 0,
@@ -83,7 +83,7 @@ fn a_number_on_the_disks_sizes_no_allocation() {
                     block_size: 4096,
                     ..NewObject::default()
                 };
-                let dn = pool.mos.alloc(tx, &new)?;
+                let dn = pool.mos().alloc(tx, &new)?;
                 dn.write(tx, 0, &object.to_le_bytes())?;
                 Ok(dn.object())
             })
@@ -92,7 +92,7 @@ fn a_number_on_the_disks_sizes_no_allocation() {
         refused("a metaslab's map", || maps.load(7, 0));
         let logs = pool
             .task(move |pool, tx| {
-                let dn = zap::create_object(&pool.mos, tx, ObjType::ZAP_METADATA, 0)?;
+                let dn = zap::create_object(pool.mos(), tx, ObjType::ZAP_METADATA, 0)?;
                 zap::Zap::new(&dn).add_int_key(tx, 5, object)?;
                 Ok(dn.object())
             })
@@ -109,7 +109,7 @@ fn a_number_on_the_disks_sizes_no_allocation() {
     let list = pool
         .task(|pool, tx| {
             let subobjs = long_object(
-                &pool.mos,
+                pool.mos(),
                 tx,
                 NewObject {
                     obj_type: ObjType::BPOBJ_SUBOBJ,
@@ -119,9 +119,9 @@ fn a_number_on_the_disks_sizes_no_allocation() {
                 CLAIMED / 8,
             )?;
             let off = disk::Compression::OFF;
-            let mut list = Bpobj::create_with(&pool.mos, tx, 5000, false, 4096, off)?;
+            let mut list = Bpobj::create_with(pool.mos(), tx, 5000, false, 4096, off)?;
             (list.phys.subobjs, list.phys.num_subobjs) = (subobjs, CLAIMED / 64);
-            let dn = pool.mos.hold(list.object())?;
+            let dn = pool.mos().hold(list.object())?;
             dn.set_bonus(tx, &list.phys.encode())?;
             Ok(list.object())
         })
@@ -133,9 +133,9 @@ fn a_number_on_the_disks_sizes_no_allocation() {
     let list = pool
         .task(|pool, tx| {
             let off = disk::Compression::OFF;
-            let mut list = Bpobj::create_with(&pool.mos, tx, 5000, false, 128 << 10, off)?;
+            let mut list = Bpobj::create_with(pool.mos(), tx, 5000, false, 128 << 10, off)?;
             list.phys.num_blkptrs = CLAIMED / 128;
-            let dn = pool.mos.hold(list.object())?;
+            let dn = pool.mos().hold(list.object())?;
             dn.write(tx, CLAIMED - 128, &[0x80; 128])?;
             dn.set_bonus(tx, &list.phys.encode())?;
             Ok(list.object())

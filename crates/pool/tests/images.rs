@@ -88,11 +88,11 @@ fn raidz_space_is_counted_raw_below_version_3() {
         let dir = TempDir::new("deflate").unwrap();
         let pool = create(&dir, GroupKind::Raidz { nparity: 1 }, 3, version);
         let raw = 384 << 10;
-        assert_eq!(pool.zio.devices.deflate(0, raw), counted, "{version}");
+        assert_eq!(pool.zio().devices.deflate(0, raw), counted, "{version}");
         pool.export().unwrap();
         drop(pool);
         let pool = reopen(&dir, 3);
-        assert_eq!(pool.zio.devices.deflate(0, raw), counted, "{version}");
+        assert_eq!(pool.zio().devices.deflate(0, raw), counted, "{version}");
         pool.export().unwrap();
         check(&dir);
     }
@@ -126,7 +126,7 @@ fn distributed_spares_are_listed() {
         let list = &p.aux_devices().spares;
         assert_eq!(list.len(), 1);
         assert_eq!(list[0].get_str("path"), Some("draid2-0-0"));
-        let top = p.tree.top(0).unwrap().guid();
+        let top = p.tree().top(0).unwrap().guid();
         assert_eq!(list[0].get_u64("top_guid"), Some(top));
         let mut keys: Vec<String> = list[0].iter().map(|(k, _)| k.to_string()).collect();
         keys.sort();
@@ -162,10 +162,10 @@ fn layouts_and_reopening() {
         check(&dir);
         for round in 0..3 {
             let pool = Pool::open(env(), &config, OpenOptions::default()).unwrap();
-            let root = pool.dsl.root().unwrap();
+            let root = pool.dsl().root().unwrap();
             pool.task(move |pool, tx| {
                 let ds =
-                    pool.dsl
+                    pool.dsl()
                         .create_fs(tx, &root, &format!("fs{round}"), Default::default())?;
                 let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
                 create_fs(
@@ -194,7 +194,7 @@ fn gangs_of_an_encrypted_file_system() {
     const BLOCK: usize = 128 << 10;
     let dir = TempDir::new("gangs").unwrap();
     let pool = create(&dir, GroupKind::Raidz { nparity: 1 }, 3, 5000);
-    let root = pool.dsl.root().unwrap();
+    let root = pool.dsl().root().unwrap();
     let key = dsl::NewKey::Root {
         suite: codec::crypt::Suite::DEFAULT,
         key: Arc::new(codec::crypt::WrappingKey::from_bytes(&[7; 32]).unwrap()),
@@ -206,14 +206,16 @@ fn gangs_of_an_encrypted_file_system() {
     };
     pool.task(move |pool, tx| {
         let args = Default::default();
-        let ds = pool.dsl.create_encrypted(tx, &root, "secret", args, &key)?;
+        let ds = pool
+            .dsl()
+            .create_encrypted(tx, &root, "secret", args, &key)?;
         let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
         let now = zpl::Time { sec: 1, nsec: 0 };
         create_fs(&os, tx, &FsOptions::new(5000, now))
     })
     .unwrap();
-    pool.space.set_largest(PIECE);
-    let ds = pool.dsl.dataset("tank/secret").unwrap();
+    pool.space().set_largest(PIECE);
+    let ds = pool.dsl().dataset("tank/secret").unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let block = |n: u64| -> Vec<u8> {
         let mut x = n;
@@ -251,9 +253,9 @@ fn gangs_of_an_encrypted_file_system() {
     // What was written is there, and can be freed.
     let pool = Pool::open(env(), &config, OpenOptions::default()).unwrap();
     let key = codec::crypt::WrappingKey::from_bytes(&[7; 32]).unwrap();
-    let secret = pool.dsl.dir("tank/secret").unwrap();
-    pool.dsl.load_key(&secret, key, false).unwrap();
-    let ds = pool.dsl.dataset("tank/secret").unwrap();
+    let secret = pool.dsl().dir("tank/secret").unwrap();
+    pool.dsl().load_key(&secret, key, false).unwrap();
+    let ds = pool.dsl().dataset("tank/secret").unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     for object in objects {
         let dn = set.os.hold(object).unwrap();

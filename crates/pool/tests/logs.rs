@@ -58,7 +58,7 @@ impl World {
     }
 
     fn log(&self) -> Arc<Vdev> {
-        let tops = self.pool().tree.tops();
+        let tops = self.pool().tree().tops();
         tops.iter().find(|t| t.is_log()).unwrap().clone()
     }
 
@@ -80,7 +80,7 @@ impl World {
 
     /// Bytes of the log device in use.
     fn logged_there(&self) -> u64 {
-        let stats = self.pool().space.stats();
+        let stats = self.pool().space().stats();
         let id = self.log().id();
         let v = stats.vdevs.iter().find(|v| v.id == id).unwrap();
         v.allocated
@@ -209,16 +209,16 @@ fn a_failed_log_that_is_believed_is_found() {
 #[test]
 fn a_log_that_loses_what_a_txg_flushed_is_not_believed() {
     let w = World::new();
-    let before = w.pool().tree.log_losses();
+    let before = w.pool().tree().log_losses();
     let data: base::Block = Arc::new(vec![1; 4096]);
-    let txg = w.pool().dmu.open_txg();
-    w.pool().tree.write(w.log().id(), 0, &data, txg).unwrap();
+    let txg = w.pool().dmu().open_txg();
+    w.pool().tree().write(w.log().id(), 0, &data, txg).unwrap();
     w.log_disk().fail_flush.store(true, Relaxed);
     w.pool().prove_devices().unwrap();
     w.log_disk().well();
-    assert!(w.pool().tree.log_losses() > before);
-    w.pool().tree.flush_dirty(base::Txg::NONE).unwrap();
-    assert!(!w.pool().tree.has_lost_writes());
+    assert!(w.pool().tree().log_losses() > before);
+    w.pool().tree().flush_dirty(base::Txg::NONE).unwrap();
+    assert!(!w.pool().tree().has_lost_writes());
     w.pool().sync().unwrap();
 }
 
@@ -268,7 +268,7 @@ fn a_log_that_is_removed_leaves_a_place() {
         assert!(w.logged_there() > 0, "round {n}");
         assert_eq!(w.log().id(), id);
         w.pool().remove_log(id).unwrap();
-        assert_eq!(w.pool().tree.holes(), [id]);
+        assert_eq!(w.pool().tree().holes(), [id]);
         w.survive(false, false).unwrap();
         if let Some(z) = or_skip(OpenZfs::get()) {
             let dir = TempDir::new("removed-log").unwrap();
@@ -300,9 +300,9 @@ fn a_smaller_log_takes_the_place_of_a_large_one() {
         w.add_log();
         mutate(None);
         assert_eq!(w.log().id(), id);
-        let zap = w.pool().mos.hold(1).unwrap();
+        let zap = w.pool().mos().hold(1).unwrap();
         let zap = Zap::new(&zap).get(LOG_SPACEMAP_ZAP).unwrap().unwrap();
-        let zap = w.pool().mos.hold(zap).unwrap();
+        let zap = w.pool().mos().hold(zap).unwrap();
         let of = |e: Result<zap::Entry>| zap::parse_hex_key(&e.unwrap().name).unwrap();
         let named = Zap::new(&zap).iter().any(|e| of(e) <= removed.number());
         assert_eq!(named, mistake.is_some());
@@ -368,7 +368,7 @@ fn going_back_takes_the_log_along_in_its_own_txg() {
         .clone();
     let pool = rig::open(&disks, &config, 6).unwrap();
     let (journal, base) = rig::start_journal(&disks);
-    let head = pool.dsl.root_dataset().unwrap();
+    let head = pool.dsl().root_dataset().unwrap();
     pool.task(move |pool, tx| pool.rollback(tx, &head)).unwrap();
     pool.sync().unwrap();
     let events = journal.take();
@@ -486,7 +486,7 @@ fn a_root_block_that_is_not_read_is_left_out_on_request() {
     let w = World::new();
     w.pool().sync().unwrap();
     let disks = w.cut();
-    let root = w.pool().dsl.root_dataset().unwrap().phys().bp;
+    let root = w.pool().dsl().root_dataset().unwrap().phys().bp;
     for d in root.dvas() {
         let at = DATA_START + d.offset();
         (disks[0].bad_ranges.lock().unwrap()).insert(at, at + d.asize());
@@ -513,7 +513,7 @@ fn a_root_block_that_is_not_read_is_left_out_on_request() {
 fn the_log_of_a_dataset_that_was_left_out_for_one_import_is_replayed() {
     let w = World::new();
     let disks = w.cut();
-    let root = w.pool().dsl.root_dataset().unwrap().phys().bp;
+    let root = w.pool().dsl().root_dataset().unwrap().phys().bp;
     let mut copies = Vec::new();
     for d in root.dvas() {
         let mut whole = vec![0; d.asize() as usize];
@@ -588,7 +588,7 @@ fn a_damaged_directory_does_not_take_the_rest_of_the_log_along() {
 #[test]
 fn both_sides_of_a_log_do_not_go_at_once() {
     let mut w = World::new();
-    let side = |w: &World, path: &str| w.pool().tree.find_by_name(path).unwrap().guid();
+    let side = |w: &World, path: &str| w.pool().tree().find_by_name(path).unwrap().guid();
     let spec = DevSpec::file("d2");
     let first = side(&w, "d1");
     (w.pool().attach(first, &spec, Attach::Mirror, None)).unwrap();
@@ -653,7 +653,7 @@ fn a_full_pool_is_mounted_after_a_power_cut() {
     put(&file, 0, 1, 1 << 20).unwrap();
     // The first one makes the log's first block.
     fs.zfs.fsync(Some(&file)).unwrap();
-    let left = || pool.dsl.root_dataset().unwrap().available().bytes;
+    let left = || pool.dsl().root_dataset().unwrap().available().bytes;
     let mut n = 0;
     while left() > 900 << 10 {
         let size = if left() > 4 << 20 { 1 << 20 } else { 128 << 10 };
@@ -691,19 +691,19 @@ fn a_full_pool_is_mounted_after_a_power_cut() {
 fn grown(mistake: Option<Mutation>) -> (u64, u64) {
     let layout = Layout::new(GroupKind::Single, 1);
     let (disks, pool) = rig::create(&layout, 7);
-    let bp = pool.dsl.root_dataset().unwrap().phys().bp;
-    pool.task(move |pool, _| pool.shares.add_reference(&bp))
+    let bp = pool.dsl().root_dataset().unwrap().phys().bp;
+    pool.task(move |pool, _| pool.shares().add_reference(&bp))
         .unwrap();
-    assert!(pool.shares.brt.used_and_saved().1 > 0);
+    assert!(pool.shares().brt.used_and_saved().1 > 0);
     disks[0].resize(layout.size * 2);
-    let guid = pool.tree.tops()[0].guid();
-    assert!(pool.shares.brt.release(&bp).unwrap());
+    let guid = pool.tree().tops()[0].guid();
+    assert!(pool.shares().brt.release(&bp).unwrap());
     mutate(mistake);
     let grown = pool.expand(guid);
     mutate(None);
     assert!(grown.unwrap());
-    pool.shares.brt.recount().unwrap();
-    let left = pool.shares.brt.used_and_saved();
+    pool.shares().brt.recount().unwrap();
+    let left = pool.shares().brt.used_and_saved();
     pool.close().unwrap();
     left
 }
@@ -774,7 +774,7 @@ fn parts_of_many_blocks_are_logged_and_whole_blocks_go_with_their_txg() {
     };
     let (disks, pool) = rig::create(&layout, 7);
     let fs = rig::mount(&pool, &layout).unwrap();
-    pool.dmu.set_dirty_max(1 << 30);
+    pool.dmu().set_dirty_max(1 << 30);
     let (root, cred) = (fs.zfs.root().unwrap(), zpl::Cred::root());
     let new = zpl::New::file(0o100644, 0);
     let z = fs.zfs.create(&root, b"f", &new, &cred).unwrap();
@@ -792,14 +792,14 @@ fn parts_of_many_blocks_are_logged_and_whole_blocks_go_with_their_txg() {
 
     // More than 8 MiB in 420 blocks: the txg would write 52 MiB.
     let part = 20 << 10;
-    let open = pool.dmu.open_txg();
+    let open = pool.dmu().open_txg();
     for n in 0..BLOCKS {
         write(n * BLOCK + 4096, 2, part);
     }
     let before = zil.stats();
     fs.zfs.fsync(Some(&z)).unwrap();
     let after = zil.stats();
-    assert_eq!(pool.dmu.open_txg(), open, "the txg was written");
+    assert_eq!(pool.dmu().open_txg(), open, "the txg was written");
     assert_eq!(after.fallbacks, before.fallbacks);
     let logged = (after.bytes - before.bytes) as usize;
     assert!(logged >= BLOCKS as usize * part, "{logged} bytes logged");
@@ -824,9 +824,9 @@ fn parts_of_many_blocks_are_logged_and_whole_blocks_go_with_their_txg() {
     pool.sync().unwrap();
     let bulk = BLOCKS as usize * part;
     write(0, 3, bulk);
-    let (open, before) = (pool.dmu.open_txg(), zil.stats());
+    let (open, before) = (pool.dmu().open_txg(), zil.stats());
     fs.zfs.fsync(Some(&z)).unwrap();
-    assert_eq!(pool.dmu.synced_txg(), open);
+    assert_eq!(pool.dmu().synced_txg(), open);
     assert_eq!(zil.stats().bytes, before.bytes);
     survives(&|at| match at < bulk {
         true => 3,

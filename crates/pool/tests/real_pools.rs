@@ -22,7 +22,7 @@ fn id(p: &Pool, bp: &BlkPtr) -> Option<Id> {
         len: d.asize() as usize,
         birth: Txg::NONE,
     };
-    let at = p.tree.locate(whole, &mut |_, _, _| {}).unwrap();
+    let at = p.tree().locate(whole, &mut |_, _, _| {}).unwrap();
     Some((at[0].vdev, at[0].offset, bp.birth().number()))
 }
 
@@ -46,7 +46,7 @@ fn tree(p: &Pool, root: &BlkPtr) -> Vec<BlkPtr> {
         return out;
     }
     let spec = walk::Spec::all(walk::Order::ParentsFirst);
-    walk::walk(&p.zio, root, &spec, &mut Blocks(&mut out)).unwrap();
+    walk::walk(p.zio(), root, &spec, &mut Blocks(&mut out)).unwrap();
     out
 }
 
@@ -100,10 +100,10 @@ fn check_zaps(os: &Arc<dmu::Objset>) {
 }
 
 fn recompute(p: &Pool) {
-    check_zaps(&p.mos);
+    check_zaps(p.mos());
     let mut dirs = vec![];
-    p.dsl
-        .walk(&p.dsl.root().unwrap(), &mut |d| {
+    p.dsl()
+        .walk(&p.dsl().root().unwrap(), &mut |d| {
             dirs.push(d.clone());
             Ok(())
         })
@@ -130,7 +130,7 @@ fn recompute(p: &Pool) {
             let t = tree(p, &ph.bp);
             let sums = t.iter().fold([0; 3], |s, bp| {
                 [
-                    s[0] + p.zio.dsize(bp),
+                    s[0] + p.zio().dsize(bp),
                     s[1] + bp.acct_psize(),
                     s[2] + bp.ucsize(),
                 ]
@@ -145,7 +145,7 @@ fn recompute(p: &Pool) {
             let mut dead = HashSet::new();
             ds.deadlist()
                 .unwrap()
-                .for_each(&p.mos, &mut |bp| {
+                .for_each(p.mos(), &mut |bp| {
                     dead.extend(id(p, bp));
                     Ok(())
                 })
@@ -168,7 +168,7 @@ fn recompute(p: &Pool) {
                 .iter()
                 .filter(|bp| bp.birth() > ph.prev_snap_txg)
                 .filter(|bp| id(p, bp).is_some_and(|i| next.is_none_or(|n| !n.contains(&i))))
-                .map(|bp| p.zio.dsize(bp))
+                .map(|bp| p.zio().dsize(bp))
                 .sum();
             assert_eq!(unique, ph.unique_bytes, "unique of {}", ds.full_name());
         }
@@ -203,8 +203,8 @@ fn datasets_add_up() {
 
 fn heads(p: &Pool) -> Vec<Arc<Dataset>> {
     let mut v = vec![];
-    p.dsl
-        .walk(&p.dsl.root().unwrap(), &mut |d| {
+    p.dsl()
+        .walk(&p.dsl().root().unwrap(), &mut |d| {
             v.push(d.head()?);
             Ok(())
         })
@@ -293,7 +293,7 @@ fn snapshots_and_destroying() {
         p.task(|p, tx| {
             for h in heads(p) {
                 for (_, s) in h.snapshots()?.into_iter().step_by(2) {
-                    p.dsl.destroy_snapshot_deferred(tx, &s)?;
+                    p.dsl().destroy_snapshot_deferred(tx, &s)?;
                 }
             }
             Ok(())
@@ -315,11 +315,11 @@ fn snapshots_and_destroying() {
             p.task(|p, tx| {
                 for h in heads(p) {
                     for (_, s) in h.snapshots()? {
-                        p.dsl.destroy_snapshot_deferred(tx, &s)?;
+                        p.dsl().destroy_snapshot_deferred(tx, &s)?;
                     }
-                    if p.dsl.check_destroy(&h).is_ok() {
+                    if p.dsl().check_destroy(&h).is_ok() {
                         p.close_dataset(h.object());
-                        p.dsl.destroy_head(tx, &h)?;
+                        p.dsl().destroy_head(tx, &h)?;
                     }
                 }
                 Ok(())
@@ -327,7 +327,7 @@ fn snapshots_and_destroying() {
             .unwrap();
         }
         idle(&p);
-        assert_eq!(p.dsl.freeing().unwrap(), 0);
+        assert_eq!(p.dsl().freeing().unwrap(), 0);
         export_and_judge(&dir, p);
     }
 }
@@ -360,7 +360,7 @@ fn logs_of_volumes() {
         Pool::open(env(), &found(dir)[0].config, opts).unwrap()
     };
     let content = |p: &Pool, name: &str| {
-        let ds = p.dsl.dataset(name).unwrap();
+        let ds = p.dsl().dataset(name).unwrap();
         let set = p.open_dataset(&ds).unwrap();
         let size = Zap::new(&set.os.hold(2).unwrap()).get("size").unwrap();
         let mut b = vec![0; size.unwrap() as usize];
@@ -392,14 +392,14 @@ fn logs_of_volumes() {
     };
     // The first record makes a log begin with the next txg.
     for (name, was) in names.iter().zip(&before) {
-        let set = p.open_dataset(&p.dsl.dataset(name).unwrap()).unwrap();
+        let set = p.open_dataset(&p.dsl().dataset(name).unwrap()).unwrap();
         set.zil().unwrap().start().unwrap();
         write(&set, 0, &was[..512], Form::NeedCopy);
         let _ = set.zil().unwrap().commit(None);
     }
     p.sync().unwrap();
     for (name, want) in names.iter().zip(&mut after) {
-        let set = p.open_dataset(&p.dsl.dataset(name).unwrap()).unwrap();
+        let set = p.open_dataset(&p.dsl().dataset(name).unwrap()).unwrap();
         let log = set.zil().unwrap();
         let dn = set.os.hold(1).unwrap();
         let block = dn.info().block_size as u64;
@@ -441,7 +441,7 @@ fn logs_of_volumes() {
     // The power goes before the txg is written.
     let later = copy_of_images(&dir);
     for name in names {
-        p.close_dataset(p.dsl.dataset(name).unwrap().object());
+        p.close_dataset(p.dsl().dataset(name).unwrap().object());
     }
     p.close().unwrap();
     drop(p);
@@ -458,7 +458,7 @@ fn logs_of_volumes() {
     assert!(failed.is_empty(), "{failed:?}");
     for (name, want) in names.iter().zip(&after) {
         assert!(content(&p, name) == *want, "{name}");
-        let ds = p.dsl.dataset(name).unwrap();
+        let ds = p.dsl().dataset(name).unwrap();
         let set = p.open_dataset(&ds).unwrap();
         assert!(!set.zil().unwrap().needs_replay());
         p.close_dataset(ds.object());

@@ -54,12 +54,12 @@ fn settle(pool: &Pool) {
         }
         pool.sync().unwrap();
     }
-    panic!("the resilver does not end: {:?}", pool.tree);
+    panic!("the resilver does not end: {:?}", pool.tree());
 }
 
 fn leaf(pool: &Pool, path: &str) -> u64 {
-    let v = pool.tree.find_by_name(path);
-    v.unwrap_or_else(|| panic!("{path} in {:?}", pool.tree))
+    let v = pool.tree().find_by_name(path);
+    v.unwrap_or_else(|| panic!("{path} in {:?}", pool.tree()))
         .guid()
 }
 
@@ -83,7 +83,7 @@ impl World {
     }
 
     fn fill(&self, seed: u64, blocks: u64) -> u64 {
-        let ds = self.pool.dsl.root_dataset().unwrap();
+        let ds = self.pool.dsl().root_dataset().unwrap();
         let set = self.pool.open_dataset(&ds).unwrap();
         write(&set.os, seed, blocks)
     }
@@ -112,7 +112,7 @@ impl World {
     fn whole_on(&self, have: &[usize]) -> Result<(), String> {
         let pool = self.only(have);
         let done = rig::walk(&pool);
-        let bad: u64 = pool.tree.all().iter().map(|v| v.stats.errors().2).sum();
+        let bad: u64 = pool.tree().all().iter().map(|v| v.stats.errors().2).sum();
         pool.close().unwrap();
         done.and_then(|()| match bad {
             0 => Ok(()),
@@ -177,7 +177,7 @@ fn a_device_that_was_offline_is_resilvered_and_then_stands_alone() {
     w.fill(2, 50);
     w.pool.sync().unwrap();
     assert_eq!(
-        w.only(&[0, 1]).tree.leaf_of(a).unwrap().1.state(),
+        w.only(&[0, 1]).tree().leaf_of(a).unwrap().1.state(),
         State::Offline
     );
     assert_eq!(w.pool.online(a).unwrap(), State::Healthy);
@@ -189,7 +189,7 @@ fn a_device_that_was_offline_is_resilvered_and_then_stands_alone() {
     w.pool.offline(b, fault).unwrap();
     assert_eq!(w.pool.online(b).unwrap(), State::Faulted);
     w.pool.detach(b).unwrap();
-    assert!(w.pool.tree.top(0).unwrap().kind().is_leaf());
+    assert!(w.pool.tree().top(0).unwrap().kind().is_leaf());
     rig::check(&w.pool).unwrap();
 }
 
@@ -219,11 +219,11 @@ fn a_spare_stands_in_and_goes_back() {
     w.whole_on(&[0, 3]).unwrap();
     assert!(w.pool.remove_aux(guid).is_err(), "it is in use");
     // The device is well again: the spare goes back when it has everything.
-    assert!(w.pool.tree.leaf_of(victim).unwrap().1.forgive());
+    assert!(w.pool.tree().leaf_of(victim).unwrap().1.forgive());
     assert_eq!(w.pool.online(victim).unwrap(), State::Healthy);
     settle(&w.pool);
     w.pool.sync().unwrap();
-    assert!(w.pool.tree.find(guid).is_none(), "{:?}", w.pool.tree);
+    assert!(w.pool.tree().find(guid).is_none(), "{:?}", w.pool.tree());
     w.whole_on(&[1, 2]).unwrap();
     let label = vdev::label::read_labels(&*w.disks[3]);
     let label = label.best(Txg::MAX).unwrap();
@@ -280,14 +280,14 @@ fn a_log_and_devices_beside_the_tree_leave_a_pool_that_openzfs_checks() {
     };
     check("with all devices", &w.pool);
     w.pool.remove_log(1).unwrap();
-    assert_eq!(w.pool.tree.top(1).unwrap().kind(), VdevKind::Hole);
+    assert_eq!(w.pool.tree().top(1).unwrap().kind(), VdevKind::Hole);
     check("without a log", &w.pool);
     let aux = w.pool.aux_devices();
     for list in [&aux.spares, &aux.l2cache] {
         assert!(w.pool.remove_aux(list[0].get_u64("guid").unwrap()).unwrap());
     }
     w.pool.remove_log(2).unwrap();
-    assert_eq!(w.pool.tree.holes(), [1, 2]);
+    assert_eq!(w.pool.tree().holes(), [1, 2]);
     check("without logs", &w.pool);
     let old = leaf(&w.pool, "d0");
     w.pool
@@ -340,9 +340,9 @@ fn a_crash_at_any_event_of_a_change_leaves_a_whole_pool() {
         let found = vdev::discover(&env, &names);
         let config = found.pools[0].config.clone();
         let pool = rig::open(&image, &config, 4).unwrap_or_else(|e| panic!("at {at}: {e}"));
-        let kind = format!("{:?}", pool.tree.top(0).unwrap().kind());
-        shapes.insert((kind, pool.tree.leaves().len()));
-        let ds = pool.dsl.root_dataset().unwrap();
+        let kind = format!("{:?}", pool.tree().top(0).unwrap().kind());
+        shapes.insert((kind, pool.tree().leaves().len()));
+        let ds = pool.dsl().root_dataset().unwrap();
         let set = pool.open_dataset(&ds).unwrap();
         verify(&set.os, first, 1, 40);
         if set.os.hold(second).is_ok() {
@@ -353,10 +353,10 @@ fn a_crash_at_any_event_of_a_change_leaves_a_whole_pool() {
         pool.sync().unwrap();
         rig::check(&pool).unwrap_or_else(|e| panic!("at {at}: {e}"));
         assert_eq!(
-            pool.tree.state().0,
+            pool.tree().state().0,
             State::Healthy,
             "at {at}: {:?}",
-            pool.tree
+            pool.tree()
         );
         pool.export().unwrap();
     }

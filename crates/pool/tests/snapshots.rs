@@ -17,7 +17,7 @@ fn layout(version: u64) -> Layout {
 }
 
 fn header_of(pool: &Pool, ds: &Dataset) -> [u8; 192] {
-    let root = pool.zio.read(&ds.phys().bp).unwrap();
+    let root = pool.zio().read(&ds.phys().bp).unwrap();
     ObjsetPhys::decode(&root).unwrap().zil_header
 }
 
@@ -39,7 +39,7 @@ fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_los
         synced(5000, &[2; 5000]);
         assert_ne!(fs.set.os.zil_header(), [0; 192], "there is a log");
         fs.snapshot("s").unwrap();
-        let head = pool.dsl.root_dataset().unwrap();
+        let head = pool.dsl().root_dataset().unwrap();
         let snap = head.snapshot_named("s").unwrap().unwrap();
         assert_eq!(
             header_of(&pool, &snap) == [0; 192],
@@ -50,7 +50,7 @@ fn before_version_27_the_log_is_emptied_for_a_snapshot_and_nothing_synced_is_los
         synced(15_000, &[4; 5000]);
         rig::check(&pool).unwrap();
         // A crash.
-        pool.tree.close();
+        pool.tree().close();
         drop((root, z, fs, head, snap, pool));
         let pool = rig::open(&disks, &config, 2).unwrap();
         let fs = rig::mount(&pool, &l).unwrap();
@@ -71,7 +71,7 @@ fn temporary_holds_end_with_the_import_and_take_deferred_snapshots_along() {
     let l = layout(5000);
     let (disks, pool) = rig::create(&l, 1);
     let config = pool.full_config(0, Txg::NONE, false);
-    let head = pool.dsl.root_dataset().unwrap();
+    let head = pool.dsl().root_dataset().unwrap();
     let snapshot = |name: &str| {
         let list = vec![(head.clone(), name.to_string())];
         pool.snapshot(list, |_, _| Ok(())).unwrap();
@@ -79,19 +79,19 @@ fn temporary_holds_end_with_the_import_and_take_deferred_snapshots_along() {
     };
     let (kept, gone) = (snapshot("kept"), snapshot("gone"));
     pool.task(move |pool, tx| {
-        pool.dsl.hold(tx, &kept, "stay", false)?;
-        pool.dsl.hold(tx, &kept, ".send-1", true)?;
-        pool.dsl.hold(tx, &gone, ".send-2", true)?;
-        pool.dsl.destroy_snapshot_deferred(tx, &gone)
+        pool.dsl().hold(tx, &kept, "stay", false)?;
+        pool.dsl().hold(tx, &kept, ".send-1", true)?;
+        pool.dsl().hold(tx, &gone, ".send-2", true)?;
+        pool.dsl().destroy_snapshot_deferred(tx, &gone)
     })
     .unwrap();
-    assert!(pool.dsl.has_temporary_holds().unwrap());
+    assert!(pool.dsl().has_temporary_holds().unwrap());
     assert_eq!(head.snapshot_names().unwrap().len(), 2);
     // A crash.
-    pool.tree.close();
+    pool.tree().close();
     drop((head, pool));
     let pool = rig::open(&disks, &config, 2).unwrap();
-    let head = pool.dsl.root_dataset().unwrap();
+    let head = pool.dsl().root_dataset().unwrap();
     let names: Vec<String> = head
         .snapshot_names()
         .unwrap()
@@ -107,7 +107,7 @@ fn temporary_holds_end_with_the_import_and_take_deferred_snapshots_along() {
         .map(|(t, _)| t)
         .collect();
     assert_eq!(tags, ["stay"]);
-    assert!(!pool.dsl.has_temporary_holds().unwrap());
+    assert!(!pool.dsl().has_temporary_holds().unwrap());
     rig::check(&pool).unwrap();
     drop((head, kept));
     pool.export().unwrap();
@@ -117,16 +117,16 @@ fn temporary_holds_end_with_the_import_and_take_deferred_snapshots_along() {
 fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
     let l = layout(5000);
     let (_, pool) = rig::create(&l, 1);
-    let head = pool.dsl.root_dataset().unwrap();
+    let head = pool.dsl().root_dataset().unwrap();
     pool.snapshot(vec![(head, "s".into())], |_, _| Ok(()))
         .unwrap();
     let made: Arc<Mutex<Option<u64>>> = Arc::default();
     let out = made.clone();
     pool.task(move |pool, tx| {
-        let origin = pool.dsl.dataset("tank@s")?;
-        let root = pool.dsl.root()?;
+        let origin = pool.dsl().dataset("tank@s")?;
+        let root = pool.dsl().root()?;
         let args = CreateArgs::default();
-        let ds = pool.dsl.create_clone(tx, &root, "c", &origin, args)?;
+        let ds = pool.dsl().create_clone(tx, &root, "c", &origin, args)?;
         let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
         os.set_zil_header(tx, [0; 192]);
         pool.snapshot_in(tx, &[(ds, "t".into())])?;
@@ -135,8 +135,8 @@ fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
     })
     .unwrap();
     let txg = made.lock().unwrap().unwrap();
-    let clone = pool.dsl.dataset("tank/c").unwrap();
-    let snap = pool.dsl.dataset("tank/c@t").unwrap();
+    let clone = pool.dsl().dataset("tank/c").unwrap();
+    let snap = pool.dsl().dataset("tank/c@t").unwrap();
     assert_eq!(snap.phys().bp, clone.phys().bp);
     assert_eq!(snap.phys().bp.birth(), Txg::new(txg));
     assert_eq!(snap.phys().creation_txg, Txg::new(txg));
@@ -144,10 +144,10 @@ fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
     drop((clone, snap));
     for name in ["tank/c@t", "tank/c", "tank@s"] {
         let destroyed = pool.task(move |pool, tx| {
-            let ds = pool.dsl.dataset(name)?;
+            let ds = pool.dsl().dataset(name)?;
             match ds.is_snapshot() {
-                true => pool.dsl.destroy_snapshot(tx, &ds),
-                false => pool.dsl.destroy_head(tx, &ds),
+                true => pool.dsl().destroy_snapshot(tx, &ds),
+                false => pool.dsl().destroy_head(tx, &ds),
             }
         });
         destroyed.unwrap();
@@ -160,7 +160,7 @@ fn a_clone_and_its_snapshot_of_one_group_have_the_same_root() {
 #[test]
 fn two_requests_for_a_snapshot_of_one_head_in_one_group_are_both_carried_out() {
     let (_, pool) = rig::create(&layout(5000), 1);
-    let head = pool.dsl.root_dataset().unwrap();
+    let head = pool.dsl().root_dataset().unwrap();
     let twice = {
         let head = head.clone();
         pool.task(move |pool, tx| {
@@ -169,7 +169,7 @@ fn two_requests_for_a_snapshot_of_one_head_in_one_group_are_both_carried_out() {
         })
     };
     assert_eq!(twice.unwrap_err().kind, base::Kind::Again);
-    assert!(pool.dsl.dataset("tank@a").is_ok());
+    assert!(pool.dsl().dataset("tank@a").is_ok());
     // Two threads, whose tasks may meet in one txg.
     std::thread::scope(|s| {
         for t in 0..2 {
@@ -194,7 +194,7 @@ fn two_requests_for_a_snapshot_of_one_head_in_one_group_are_both_carried_out() {
 fn writability_belongs_to_the_handle() {
     let l = layout(5000);
     let (_, pool) = rig::create(&l, 1);
-    let head = pool.dsl.root_dataset().unwrap();
+    let head = pool.dsl().root_dataset().unwrap();
     let need = || dmu::Need::bytes(4096);
     let looking = head
         .open_objset(pool.write_policy(&head).unwrap(), true)
@@ -212,7 +212,7 @@ fn writability_belongs_to_the_handle() {
 
     pool.snapshot(vec![(head.clone(), "s".into())], |_, _| Ok(()))
         .unwrap();
-    let snap = pool.dsl.dataset("tank@s").unwrap();
+    let snap = pool.dsl().dataset("tank@s").unwrap();
     let asked = snap
         .open_objset(pool.write_policy(&snap).unwrap(), false)
         .unwrap();

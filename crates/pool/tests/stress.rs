@@ -82,7 +82,7 @@ fn make(dir: &TempDir, kind: GroupKind, n: usize, version: u64, ashift: u32) -> 
 }
 
 fn open_fs(pool: &Arc<Pool>) -> Arc<Zfs> {
-    let ds = pool.dsl.root_dataset().unwrap();
+    let ds = pool.dsl().root_dataset().unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     if let Some(z) = set.zil() {
         z.start().unwrap();
@@ -189,7 +189,7 @@ fn run(kind: GroupKind, n: usize, version: u64, ashift: u32, seed: u64) {
         syncer.join().unwrap();
         zfs.stop().unwrap();
         drop(top);
-        let ds = pool.dsl.root_dataset().unwrap();
+        let ds = pool.dsl().root_dataset().unwrap();
         drop(zfs);
         pool.sync().unwrap();
         pool.close_dataset(ds.object());

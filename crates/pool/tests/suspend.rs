@@ -88,7 +88,7 @@ fn a_txg_that_waited_for_its_devices_goes_on_with_nothing_lost() {
             let there = rig::open(&image, &config(&image), 9).unwrap();
             assert_eq!(stored(&there, "a:n"), Some(dsl::PropValue::Int(how.into())));
             rig::walk(&there).unwrap();
-            for leaf in pool.tree.leaves() {
+            for leaf in pool.tree().leaves() {
                 assert!(
                     leaf.dtl_is_empty(),
                     "{how}: blamed for what it got after all"
@@ -139,7 +139,7 @@ fn a_pool_that_is_stopped_takes_no_changes() {
     pool.stop_for_good(Error::new(Kind::Damaged, "another"));
     assert_eq!(pool.stopped().unwrap().to_string(), "a test");
     assert_eq!(
-        pool.mos.tx(dmu::Need::default()).err().unwrap().kind,
+        pool.mos().tx(dmu::Need::default()).err().unwrap().kind,
         Kind::Suspended
     );
     assert_eq!(pool.sync().unwrap_err().kind, Kind::Suspended);

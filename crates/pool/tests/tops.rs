@@ -95,11 +95,11 @@ fn reopen(dir: &TempDir) -> Arc<Pool> {
 
 /// Bytes allocated on a top-level vdev.
 fn allocated(pool: &Pool, id: u64) -> u64 {
-    let count = pool.space.metaslab_count(id);
+    let count = pool.space().metaslab_count(id);
     (0..count)
         .map(|m| {
-            let (start, end) = pool.space.metaslab_bounds(id, m).unwrap();
-            end - start - pool.space.free_ranges(id, m).unwrap().total()
+            let (start, end) = pool.space().metaslab_bounds(id, m).unwrap();
+            end - start - pool.space().free_ranges(id, m).unwrap().total()
         })
         .sum()
 }
@@ -109,7 +109,7 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
     for features in [true, false] {
         let dir = TempDir::new("tops").unwrap();
         let pool = create(&dir, features);
-        let ds = pool.dsl.root_dataset().unwrap();
+        let ds = pool.dsl().root_dataset().unwrap();
         let set = pool.open_dataset(&ds).unwrap();
         let first = write(&set.os, 1, 200);
         pool.sync().unwrap();
@@ -120,7 +120,7 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
                 s.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         verify(&set.os, first, 1, 200);
-                        let tops = pool.tree.tops();
+                        let tops = pool.tree().tops();
                         assert!(tops.iter().enumerate().all(|(i, t)| t.id() == i as u64));
                     }
                 });
@@ -137,10 +137,10 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
             .into_iter()
             .enumerate()
             {
-                let had = pool.space.dataset_space();
+                let had = pool.space().dataset_space();
                 let id = pool.add_top(&spec).unwrap();
                 assert_eq!(id, n as u64 + 1);
-                assert_eq!(pool.space.dataset_space() > had, !spec.is_log);
+                assert_eq!(pool.space().dataset_space() > had, !spec.is_log);
                 let seed = id + 1;
                 objects.push((write(&set.os, seed, 120), seed, 120));
                 pool.sync().unwrap();
@@ -149,7 +149,7 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
             assert!(pool.has_log_device());
             let used = TopSpec::new(GroupKind::Single, log.devices.clone());
             assert!(pool.add_top(&used).is_err(), "its device is in use");
-            assert_eq!(pool.tree.tops().len(), 4);
+            assert_eq!(pool.tree().tops().len(), 4);
             stop.store(true, Ordering::Relaxed);
         });
         drop((set, ds));
@@ -166,8 +166,8 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
             }
         }
         let pool = reopen(&dir);
-        assert_eq!(pool.tree.tops().len(), 4);
-        let ds = pool.dsl.root_dataset().unwrap();
+        assert_eq!(pool.tree().tops().len(), 4);
+        let ds = pool.dsl().root_dataset().unwrap();
         let set = pool.open_dataset(&ds).unwrap();
         for (object, seed, blocks) in &objects {
             verify(&set.os, *object, *seed, *blocks);
@@ -189,7 +189,7 @@ fn a_crash_while_a_vdev_is_added_leaves_it_in_the_pool_or_out_of_it() {
     let disks = vec![MemDisk::new(l.size), MemDisk::new(l.size)];
     let (env, _) = rig::machine(&disks, 1);
     let pool = rig::create_in(&l, env).unwrap();
-    let ds = pool.dsl.root_dataset().unwrap();
+    let ds = pool.dsl().root_dataset().unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let first = write(&set.os, 1, 20);
     pool.sync().unwrap();
@@ -229,7 +229,7 @@ fn a_crash_while_a_vdev_is_added_leaves_it_in_the_pool_or_out_of_it() {
             ..OpenOptions::default()
         };
         let look = Pool::open(env, &config, readonly).unwrap_or_else(|e| panic!("at {at}: {e}"));
-        let added = look.tree.top(1).ok().map(|t| t.metaslab_array());
+        let added = look.tree().top(1).ok().map(|t| t.metaslab_array());
         look.close().unwrap();
         drop(look);
         match added {
@@ -248,12 +248,12 @@ fn a_crash_while_a_vdev_is_added_leaves_it_in_the_pool_or_out_of_it() {
         }
         let pool = rig::open(&image, &config, 4).unwrap_or_else(|e| panic!("at {at}: {e}"));
         rig::check(&pool).unwrap_or_else(|e| panic!("at {at}: {e}"));
-        assert_eq!(pool.tree.tops().len(), 1 + usize::from(added.is_some()));
-        let ds = pool.dsl.root_dataset().unwrap();
+        assert_eq!(pool.tree().tops().len(), 1 + usize::from(added.is_some()));
+        let ds = pool.dsl().root_dataset().unwrap();
         let set = pool.open_dataset(&ds).unwrap();
         verify(&set.os, first, 1, 20);
         if added.is_some() {
-            assert!(pool.tree.top(1).unwrap().metaslab_array() != 0);
+            assert!(pool.tree().top(1).unwrap().metaslab_array() != 0);
             write(&set.os, 3, 200);
             pool.sync().unwrap();
             assert!(allocated(&pool, 1) > 0, "at {at}");

@@ -67,7 +67,7 @@ pub struct Opened {
 /// Names of all file systems without the pool's, and of snapshots as `fs@snapshot`.
 fn listed(pool: &Arc<Pool>) -> base::Result<(Vec<String>, Vec<String>)> {
     let (mut sets, mut snaps) = (Vec::new(), Vec::new());
-    pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
+    pool.dsl().walk(&pool.dsl().root()?, &mut |d| {
         if d.phys().head_dataset_obj == 0 || d.name().starts_with('$') {
             return Ok(());
         }
@@ -99,13 +99,13 @@ type Descent = (
 fn lineage(pool: &Arc<Pool>, snaps: &[String]) -> base::Result<Descent> {
     let (mut marks, mut holds) = Descent::default();
     for name in listed(pool)?.0 {
-        let head = pool.dsl.dataset(&full(&name))?;
+        let head = pool.dsl().dataset(&full(&name))?;
         for (mark, m) in head.bookmarks()? {
             marks.insert(format!("{name}#{mark}"), m.creation_txg);
         }
     }
     for snap in snaps {
-        let ds = pool.dsl.dataset(&full_snap(snap))?;
+        let ds = pool.dsl().dataset(&full_snap(snap))?;
         let tags: BTreeSet<String> = ds.hold_list()?.into_iter().map(|(tag, _)| tag).collect();
         if tags.len() as u64 != ds.holds()? {
             let text = format!("{snap}: {} holds, but {} tags", ds.holds()?, tags.len());
@@ -211,7 +211,7 @@ impl Opened {
     ) -> Result<Admin, String> {
         let pool = &self.pool;
         let (_, snaps) = listed(pool).map_err(text)?;
-        let named = |name: &str| pool.dsl.dataset(&full_snap(name)).map_err(text);
+        let named = |name: &str| pool.dsl().dataset(&full_snap(name)).map_err(text);
         let (marks, holds) = lineage(pool, &snaps).map_err(text)?;
         let seen = Seen {
             mounts: &self.mounts,
@@ -224,11 +224,11 @@ impl Opened {
                     .map_err(text)?
             },
             prop: &|fs, prop| {
-                let ds = pool.dsl.dataset(&full(fs)).map_err(text)?;
+                let ds = pool.dsl().dataset(&full(fs)).map_err(text)?;
                 pool::prop_number(&ds, prop).map_err(text)
             },
             rights: &|fs, rights| {
-                let dir = pool.dsl.dir(&full(fs)).map_err(text)?;
+                let dir = pool.dsl().dir(&full(fs)).map_err(text)?;
                 crate::rights::check(&dir, fs, rights)
             },
         };
@@ -501,7 +501,7 @@ impl Judge<'_> {
             // Whether that is right is decided when it is opened for good.
             return Ok(());
         };
-        let groups = newest.tree.uberblock_txgs();
+        let groups = newest.tree().uberblock_txgs();
         newest.close().map_err(text)?;
         let Some(newest) = groups.first() else {
             return Ok(());
@@ -624,7 +624,7 @@ impl Judge<'_> {
             ..quick()
         };
         let pool = import(&fork(), seed, self.clock, look).map_err(text)?;
-        let root = |name: &str| pool.dsl.dataset(&full(name)).map(|ds| ds.phys().bp);
+        let root = |name: &str| pool.dsl().dataset(&full(name)).map(|ds| ds.phys().bp);
         let mut roots = Vec::new();
         for name in want.keys() {
             roots.push((name.clone(), root(name).map_err(text)?));

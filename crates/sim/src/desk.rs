@@ -146,7 +146,12 @@ impl Desk {
 
     /// `zpool replace POOL DISK SPARE`, with a distributed spare; sequentially with `-s`.
     pub fn spare(&self, disk: usize, spare: u64, sequential: bool) -> Result<()> {
-        let top = self.pool()?.tree.tops().first().map(|t| (t.kind(), t.id()));
+        let top = self
+            .pool()?
+            .tree()
+            .tops()
+            .first()
+            .map(|t| (t.kind(), t.id()));
         let Some((vdev::VdevKind::Draid { nparity, .. }, id)) = top else {
             return Err(Kind::Unsupported.into());
         };
@@ -202,7 +207,7 @@ impl Desk {
             Some(&place),
         )
         .map_err(told)?;
-        let object = entry.pool.dsl.dataset(&full(fs))?.object();
+        let object = entry.pool.dsl().dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
             pool: entry.pool.clone(),
@@ -221,7 +226,7 @@ impl Desk {
     /// The file system that is mounted now, after it went back.
     pub fn mounted(&self, fs: &str) -> Result<Fs> {
         let entry = self.entry()?;
-        let object = entry.pool.dsl.dataset(&full(fs))?.object();
+        let object = entry.pool.dsl().dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
             pool: entry.pool.clone(),
@@ -257,7 +262,7 @@ impl Desk {
     /// `zfs send` of all snapshots of a file system, each whole and as an increment of the one before. The first
     /// snapshot of which the two are not the same.
     pub fn streams(&self, fs: &str) -> Result<Option<String>> {
-        let head = self.entry()?.pool.dsl.dataset(&full(fs))?;
+        let head = self.entry()?.pool.dsl().dataset(&full(fs))?;
         let name = |snap: &str| format!("{}@{snap}", full(fs));
         let sent = |snap: &str, from: Option<&String>| -> Result<Vec<u8>> {
             let ask = api::Send {

@@ -30,7 +30,7 @@ pub fn props(cipher: u64) -> Vec<(String, String)> {
 
 /// Loads the key of every encryption root that lacks it.
 pub fn load(pool: &Pool) -> Result<()> {
-    let (dsl, mut locked) = (&pool.dsl, Vec::new());
+    let (dsl, mut locked) = (pool.dsl(), Vec::new());
     dsl.walk(&dsl.root()?, &mut |dir| {
         let is_root = dir.key_object()?.is_some_and(|k| k.root == dir.object());
         if is_root && dir.key_loaded()? == Some(false) {
@@ -46,12 +46,12 @@ pub fn load(pool: &Pool) -> Result<()> {
 
 /// Forgets the key of a file system whose data nobody uses, if it is loaded; false: others use the key.
 pub fn unload(pool: &Pool, name: &str) -> Result<bool> {
-    let dir = pool.dsl.dir(name)?;
+    let dir = pool.dsl().dir(name)?;
     let own = dir.key_object()?.is_some_and(|k| k.root == dir.object());
     if !own || dir.key_loaded()? == Some(false) {
         return Ok(own);
     }
-    match pool.dsl.unload_key(&dir) {
+    match pool.dsl().unload_key(&dir) {
         Err(e) if e.kind == Kind::Busy => Ok(false),
         done => done.map(|()| true),
     }

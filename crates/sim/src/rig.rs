@@ -247,13 +247,13 @@ pub struct Fs {
 /// Has a pool in use behave as its layout says.
 pub fn tune(pool: &Pool, l: &Layout) {
     if let Some(n) = l.splinters {
-        pool.space.set_largest(n);
+        pool.space().set_largest(n);
     }
-    pool.space.set_eager(l.eager);
-    pool.space
+    pool.space().set_eager(l.eager);
+    pool.space()
         .set_edges(if l.edges { l.group_bytes() } else { 0 });
     if l.early {
-        pool.dmu.set_early(4096, 16 << 10);
+        pool.dmu().set_early(4096, 16 << 10);
         pool.keep_streams(false);
     }
 }
@@ -266,7 +266,7 @@ pub fn mount(pool: &Arc<Pool>, l: &Layout) -> Result<Fs> {
 /// The same with any file system.
 pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
     tune(pool, l);
-    let ds = pool.dsl.dataset(name)?;
+    let ds = pool.dsl().dataset(name)?;
     let set = pool.open_dataset(&ds)?;
     let Some(zil) = set.zil().cloned() else {
         return Err(base::Error::new(Kind::ReadOnly, name));
@@ -275,7 +275,7 @@ pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
         Some((v, _)) => v.int().map_or(l.recordsize, |n| n as usize),
         None => l.recordsize,
     };
-    let slog = pool.tree.tops().iter().any(|t| t.is_log());
+    let slog = pool.tree().tops().iter().any(|t| t.is_log());
     let zfs = Zfs::open(
         &set.os,
         Mount {
@@ -306,7 +306,7 @@ pub fn with_snapshot<R>(
     name: &str,
     f: impl FnOnce(&Fs) -> R,
 ) -> Result<Option<R>> {
-    let head = pool.dsl.root_dataset()?;
+    let head = pool.dsl().root_dataset()?;
     match head.snapshot_named(name)? {
         Some(ds) => with_set(pool, ds, f).map(Some),
         None => Ok(None),
@@ -343,7 +343,7 @@ pub fn with_set<R>(pool: &Arc<Pool>, ds: Arc<Dataset>, f: impl FnOnce(&Fs) -> R)
 impl Fs {
     /// Makes a snapshot.
     pub fn snapshot(&self, name: &str) -> Result<()> {
-        let head = self.pool.dsl.root_dataset()?;
+        let head = self.pool.dsl().root_dataset()?;
         self.pool.snapshot(vec![(head, name.into())], |_, _| Ok(()))
     }
 
@@ -351,9 +351,9 @@ impl Fs {
     pub fn destroy_snapshot(&self, name: &str) -> Result<()> {
         let name = name.to_string();
         self.pool.task(move |pool, tx| {
-            let head = pool.dsl.root_dataset()?;
+            let head = pool.dsl().root_dataset()?;
             match head.snapshot_named(&name)? {
-                Some(s) => pool.dsl.destroy_snapshot(tx, &s),
+                Some(s) => pool.dsl().destroy_snapshot(tx, &s),
                 None => Err(Kind::NotFound.into()),
             }
         })
@@ -410,7 +410,7 @@ fn audited(
 pub fn check(pool: &Arc<Pool>) -> std::result::Result<(), String> {
     walk(pool)?;
     let errors: u64 = pool
-        .tree
+        .tree()
         .leaves()
         .iter()
         .map(|l| {
@@ -423,7 +423,7 @@ pub fn check(pool: &Arc<Pool>) -> std::result::Result<(), String> {
     if errors != 0 {
         return Err(format!("{errors} device errors counted"));
     }
-    match pool.space.load_errors().into_iter().next() {
+    match pool.space().load_errors().into_iter().next() {
         None => Ok(()),
         Some((v, m, e)) => Err(format!("metaslab {m} of vdev {v}: {e}")),
     }

@@ -59,7 +59,7 @@ pub fn is_spare(disk: usize) -> bool {
 /// The disks and distributed spares of the tree that can be used.
 pub fn in_use(pool: &Pool) -> BTreeSet<usize> {
     let usable = |l: &Arc<Vdev>| l.kind() == VdevKind::Dspare || l.state().usable();
-    let all = pool.tree.dtl_holders();
+    let all = pool.tree().dtl_holders();
     all.iter()
         .filter(|l| usable(l))
         .filter_map(|l| disk_of(l))
@@ -75,7 +75,7 @@ pub fn spares_in_use(pool: &Pool) -> Vec<usize> {
 pub fn spare_for(pool: &Pool, guid: u64) -> Option<Arc<Vdev>> {
     let stands_in =
         |g: &Arc<Vdev>| g.kind() == VdevKind::Spare && g.leaves().iter().any(|l| l.guid() == guid);
-    let group = pool.tree.all().into_iter().find(stands_in)?;
+    let group = pool.tree().all().into_iter().find(stands_in)?;
     let mut spares = group.dtl_holders().into_iter();
     spares.rfind(|v| v.kind() == VdevKind::Dspare)
 }
@@ -88,7 +88,7 @@ pub fn whole(l: &Arc<Vdev>) -> bool {
 /// Sets of disks of which each may be taken away, so that what is left is mostly what the newest resilver wrote. `spoilt`: disks
 /// that may hold anything. None while a device lacks something, or is being replaced.
 pub fn removable(pool: &Pool, spoilt: &BTreeSet<usize>) -> Vec<Vec<usize>> {
-    let tops = pool.tree.tops();
+    let tops = pool.tree().tops();
     let Some(top) = tops.first() else {
         return Vec::new();
     };

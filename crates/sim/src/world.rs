@@ -342,7 +342,7 @@ impl World {
     /// Whether a file system is encrypted.
     fn is_sealed(&self, fs: &str) -> Result<bool> {
         match self.pool() {
-            Some(pool) => pool.dsl.dir(&full(fs))?.is_encrypted(),
+            Some(pool) => pool.dsl().dir(&full(fs))?.is_encrypted(),
             None => Ok(false),
         }
     }
@@ -496,9 +496,9 @@ impl World {
             }
             // In one txg, which no command does.
             (Some(origin), true) => pool.task(move |pool, tx| {
-                let root = pool.dsl.root()?;
+                let root = pool.dsl().root()?;
                 let args = CreateArgs::default();
-                let snap = pool.dsl.dataset(&origin)?;
+                let snap = pool.dsl().dataset(&origin)?;
                 let ds = pool.clone_in(tx, &root, &name, &snap, args)?;
                 pool.snapshot_in(tx, &[(ds, FIRST.into())])
             })?,

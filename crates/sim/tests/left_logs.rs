@@ -65,7 +65,7 @@ fn pool(admin: &Arc<Admin>) -> Arc<pool::Pool> {
 
 fn head(admin: &Arc<Admin>, name: &str) -> Arc<Head> {
     let entry = admin.find("p").unwrap();
-    let ds = entry.pool.dsl.dataset(name).unwrap();
+    let ds = entry.pool.dsl().dataset(name).unwrap();
     let mounted = entry.mounted(ds.object()).unwrap();
     let mount = mounted.mount.as_any().downcast_ref::<MemoryMount>();
     mount.unwrap().head.clone()
@@ -157,8 +157,8 @@ fn a_destroy_takes_the_logs_along_in_its_own_txg() {
         let image = cutter.image(FATES[n % FATES.len()], &rng);
         let after = import(&image[0], false);
         let pool = pool(&after);
-        let there = pool.dsl.dataset("p/a").is_ok();
-        assert_eq!(pool.dsl.dataset("p/a/b").is_ok(), there, "at {at}");
+        let there = pool.dsl().dataset("p/a").is_ok();
+        assert_eq!(pool.dsl().dataset("p/a/b").is_ok(), there, "at {at}");
         if there {
             for name in ["p/a", "p/a/b"] {
                 assert!(is_there(&head(&after, name), "last"), "at {at}: {name}");
@@ -211,7 +211,7 @@ fn a_receive_does_not_give_up_a_log() {
     let mounted = import(&disk.fork(), false);
     assert!(is_there(&head(&mounted, "p/a"), "logged"));
     take(&after, "p/a", &more, true).unwrap();
-    pool(&after).dsl.dataset("p/a@t").unwrap();
+    pool(&after).dsl().dataset("p/a@t").unwrap();
 }
 
 /// A record changes a part of a block of a volume, and the rest of it is not read: the log stays until it is.
@@ -226,7 +226,7 @@ fn a_volume_that_is_not_read_keeps_its_log() {
     };
     create::create(&admin, ROOT, &ask).unwrap();
     let p = pool(&admin);
-    let ds = p.dsl.dataset("p/v").unwrap();
+    let ds = p.dsl().dataset("p/v").unwrap();
     let set = p.open_dataset(&ds).unwrap();
     let data = set.os.hold(disk::volume::DATA).unwrap();
     let tx = set.os.tx(Need::bytes(1 << 20)).unwrap();
@@ -277,7 +277,7 @@ fn a_volume_that_is_not_read_keeps_its_log() {
     assert_eq!(failed[0].1.kind, Kind::Io);
     disk.well();
     assert!(after.replay_volumes().is_empty());
-    let ds = after.dsl.dataset("p/v").unwrap();
+    let ds = after.dsl().dataset("p/v").unwrap();
     let set = after.open_dataset(&ds).unwrap();
     let data = set.os.hold(disk::volume::DATA).unwrap();
     for n in 0..4u64 {

@@ -18,10 +18,10 @@ fn base_of(pool: &Pool, fs: &str, name: &str) -> Result<Base> {
     };
     let is_origin = !full.starts_with(&format!("{fs}@")) && !full.starts_with(&format!("{fs}#"));
     match full.split_once('#') {
-        None => Base::of_snapshot(&*pool.dsl.dataset(&full)?, is_origin),
+        None => Base::of_snapshot(&*pool.dsl().dataset(&full)?, is_origin),
         Some((of, mark)) => {
-            let mark = pool.dsl.dataset(of)?.bookmark(mark)?.unwrap();
-            Base::of_bookmark(&pool.dsl, &mark, is_origin)
+            let mark = pool.dsl().dataset(of)?.bookmark(mark)?.unwrap();
+            Base::of_bookmark(pool.dsl(), &mark, is_origin)
         }
     }
 }
@@ -45,8 +45,13 @@ fn spec_of(pool: &Pool, command: &str, n: &HashMap<String, Vec<u8>>) -> Option<(
             "-w" => spec.raw = true,
             "-D" => {}
             "--redact" => {
-                let mark = pool.dsl.dataset(fs).unwrap().bookmark(it.next()?).unwrap();
-                let list = pool.dsl.redaction_list(mark.unwrap().redaction_obj);
+                let mark = pool
+                    .dsl()
+                    .dataset(fs)
+                    .unwrap()
+                    .bookmark(it.next()?)
+                    .unwrap();
+                let list = pool.dsl().redaction_list(mark.unwrap().redaction_obj);
                 spec.redact = Some(Arc::new(list.unwrap()));
             }
             _ => return None,
@@ -112,7 +117,7 @@ fn properties_of_packages_come_in_the_order_of_openzfs() {
         let begin = Reader::new(&bytes[..]).next().unwrap().unwrap();
         let list = disk::NvList::unpack(&begin.payload).unwrap();
         for fs in stream::Package::from_list(&list).unwrap().file_systems {
-            let Ok(ds) = pool.dsl.dataset(&fs.name) else {
+            let Ok(ds) = pool.dsl().dataset(&fs.name) else {
                 continue;
             };
             let theirs = fs.props.unwrap();
@@ -164,9 +169,9 @@ fn streams_of_single_snapshots_are_those_of_openzfs() {
             let Some((target, spec)) = spec_of(&pool, command, &files) else {
                 continue;
             };
-            let source = Source::open(&pool.dsl.dataset(&target).unwrap()).unwrap();
+            let source = Source::open(&pool.dsl().dataset(&target).unwrap()).unwrap();
             let mut out = Writer::new(Vec::new());
-            let features = pool.dsl.features().clone();
+            let features = pool.dsl().features().clone();
             match send(&source, &spec, &*features, &mut out, &mut || Ok(())) {
                 Ok(()) => {}
                 // The key is not loaded.

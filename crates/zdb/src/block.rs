@@ -113,21 +113,30 @@ fn one(s: &Session, text: &str, a: &Asked, out: &mut dyn Write) -> Result<()> {
             "not supported: blocks are read from whole top-level vdevs, not from one device of one"
         ),
         Err(_) => {
-            let found = s.pool.tree.find_by_name(&a.vdev);
-            match found.filter(|v| s.pool.tree.top(v.id()).is_ok_and(|t| t.guid() == v.guid())) {
+            let found = s.pool.tree().find_by_name(&a.vdev);
+            match found.filter(|v| {
+                s.pool
+                    .tree()
+                    .top(v.id())
+                    .is_ok_and(|t| t.guid() == v.guid())
+            }) {
                 Some(v) => v.id(),
                 None => bail!(NotFound, "Invalid vdev: {}", a.vdev),
             }
         }
     };
-    let top = s.pool.tree.top(id)?;
+    let top = s.pool.tree().top(id)?;
     if !a.flags.raw {
         let path = top.path().unwrap_or_else(|| top.name());
         eprintln!("Found vdev: {}", cli::harmless::harmless(&path));
     }
     let size = a.psize as usize;
     let dva = Dva::new(id, a.offset, top.asize_for(a.psize), false);
-    let raw = s.pool.zio.devices.probe(&dva, size, Txg::MAX, &|_| true)?;
+    let raw = s
+        .pool
+        .zio()
+        .devices
+        .probe(&dva, size, Txg::MAX, &|_| true)?;
     if a.flags.checksums {
         return checksums(s, &raw, out);
     }

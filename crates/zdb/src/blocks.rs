@@ -234,7 +234,7 @@ impl Printer<'_> {
             let n = all.same_metaslab;
             writeln!(out, "\tDittoed blocks in same metaslab: {n}")?;
         }
-        for top in self.s.pool.tree.tops().iter() {
+        for top in self.s.pool.tree().tops().iter() {
             let n = audit::moved(&self.s.pool, top, &mut |_| {})?;
             if n > 0 {
                 let id = top.id();

@@ -9,7 +9,7 @@ use zap::Zap;
 
 /// The configuration the pool itself holds.
 pub fn trusted(s: &Session, out: &mut dyn Write) -> Result<()> {
-    let mos = &s.pool.mos;
+    let mos = s.pool.mos();
     let object = Zap::new(&*mos.hold(1)?)
         .get("config")?
         .ok_or_else(|| Error::damaged("the object directory names no config"))?;

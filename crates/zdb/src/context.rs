@@ -26,7 +26,7 @@ impl<'a> Ctx<'a> {
         Ctx {
             s,
             set,
-            os: Some(s.pool.mos.clone()),
+            os: Some(s.pool.mos().clone()),
             sa: OnceCell::new(),
         }
     }

@@ -47,14 +47,14 @@ impl Table {
     }
 
     fn lookup(&self, s: &Session, name: &str) -> Result<Option<u64>> {
-        Zap::new(&*s.pool.mos.hold(self.root)?).get(name)
+        Zap::new(&*s.pool.mos().hold(self.root)?).get(name)
     }
 
     fn histogram(&self, s: &Session, class: DdtClass) -> Result<DdtHistogram> {
         if self.statistics == 0 {
             return Ok(DdtHistogram::default());
         }
-        let dn = s.pool.mos.hold(self.statistics)?;
+        let dn = s.pool.mos().hold(self.statistics)?;
         let v = Zap::new(&*dn).get_value(&self.object_name(class))?;
         Ok(DdtHistogram::from_words(
             v.map(|v| v.ints()).unwrap_or_default(),
@@ -63,14 +63,14 @@ impl Table {
 }
 
 fn tables(s: &Session) -> Result<Vec<Table>> {
-    let directory = s.pool.mos.hold(1)?;
+    let directory = s.pool.mos().hold(1)?;
     let directory = Zap::new(&*directory);
     let statistics = directory.get("DDT-statistics")?.unwrap_or(0);
     let mut out = Vec::new();
     for checksum in CHECKSUMS {
         let name = checksum.name().unwrap_or("unknown");
         if let Some(root) = directory.get(&format!("DDT-{name}"))? {
-            let dn = s.pool.mos.hold(root)?;
+            let dn = s.pool.mos().hold(root)?;
             let zap = Zap::new(&*dn);
             out.push(Table {
                 checksum,
@@ -106,7 +106,7 @@ fn dnode(set: &Set, object: u64) -> Result<DnodePhys> {
 /// `-D`.
 pub fn show(s: &Session, out: &mut dyn Write) -> Result<()> {
     let depth = s.depth('D');
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
+    let set = Set::open(s.pool.zio(), &s.pool.mos().root())?;
     let mut sum = DdtHistogram::default();
     let add = |sum: &mut DdtHistogram, h: &DdtHistogram| {
         for (a, b) in sum.0.iter_mut().zip(&h.0) {
@@ -152,7 +152,7 @@ pub fn show(s: &Session, out: &mut dyn Write) -> Result<()> {
             }
             for (key, r) in &live {
                 if r.entry.references() > 0 {
-                    let deflate = |d: &disk::Dva| s.pool.zio.devices.deflate(d.vdev(), d.asize());
+                    let deflate = |d: &disk::Dva| s.pool.zio().devices.deflate(d.vdev(), d.asize());
                     sum.count(&r.entry.figures(key, deflate), true);
                 }
             }
@@ -184,7 +184,7 @@ fn class_of(
         return Ok(());
     };
     let dn = dnode(set, object)?;
-    let held = s.pool.mos.hold(object)?;
+    let held = s.pool.mos().hold(object)?;
     let zap = Zap::new(&*held);
     let entries = zap.count()?;
     if entries == 0 {
@@ -370,7 +370,7 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
         &mut |name, e| bad.push(format!("{name}: {e}")),
     )?;
     for (root, after) in roots {
-        let set = match Set::open(&s.pool.zio, &root) {
+        let set = match Set::open(s.pool.zio(), &root) {
             Ok(set) => set,
             Err(_) if root.is_hole() => continue,
             Err(e) => {
@@ -386,7 +386,7 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
         set.each(
             &mut |_, dn| {
                 raw::tree(
-                    &s.pool.zio,
+                    s.pool.zio(),
                     dn,
                     &spec,
                     &mut |bp, level, _| {
@@ -402,7 +402,7 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
                             return Ok(());
                         }
                         let e = all.entry(DdtKey::of(bp)).or_default();
-                        let (asize, dsize) = (bp.asize(), s.pool.zio.dsize(bp));
+                        let (asize, dsize) = (bp.asize(), s.pool.zio().dsize(bp));
                         *e = [e[0] + 1, asize, dsize];
                         Ok(())
                     },
@@ -439,10 +439,10 @@ pub fn simulate(s: &Session, out: &mut dyn Write) -> Result<()> {
 /// `-T`: block reference tables.
 pub fn references(s: &Session, out: &mut dyn Write) -> Result<()> {
     let depth = s.depth('T');
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
-    let directory = s.pool.mos.hold(1)?;
+    let set = Set::open(s.pool.zio(), &s.pool.mos().root())?;
+    let directory = s.pool.mos().hold(1)?;
     let mut found = Vec::new();
-    for v in s.pool.tree.tops().iter() {
+    for v in s.pool.tree().tops().iter() {
         if let Some(object) = Zap::new(&*directory).get(&brt_name(v.id()))? {
             let dn = dnode(&set, object)?;
             let p = BrtPhys::decode(&dn.bonus)?;
@@ -484,7 +484,7 @@ pub fn references(s: &Session, out: &mut dyn Write) -> Result<()> {
         if depth < 3 {
             continue;
         }
-        let held = s.pool.mos.hold(p.entries)?;
+        let held = s.pool.mos().hold(p.entries)?;
         let mut counts = [0u64; 64];
         let mut lines = Vec::new();
         for e in Zap::new(&*held).iter() {

@@ -13,14 +13,21 @@ pub fn show(s: &Session, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\n                            {head}")?;
     let head = "used avail  read write  read write  read write cksum";
     writeln!(out, "description                {head}")?;
-    let stats = s.pool.space.stats();
+    let stats = s.pool.space().stats();
     let (used, size) = stats
         .vdevs
         .iter()
         .fold((0, 0), |a, v| (a.0 + v.allocated, a.1 + v.size));
     let name = s.pool.name();
-    line(s, &name, 0, Some((used, size)), &s.pool.tree.leaves(), out)?;
-    for top in s.pool.tree.tops().iter() {
+    line(
+        s,
+        &name,
+        0,
+        Some((used, size)),
+        &s.pool.tree().leaves(),
+        out,
+    )?;
+    for top in s.pool.tree().tops().iter() {
         let space = stats.vdevs.iter().find(|v| v.id == top.id());
         vdev(s, top, 1, space.map(|v| (v.allocated, v.size)), out)?;
     }

@@ -32,7 +32,7 @@ fn wrapping(params: &KeyParams, text: &str) -> Result<WrappingKey> {
 /// Loads the key that the dataset takes, for all that have it from the same root.
 pub fn unlock(pool: &Pool, target: &str, text: &str, out: &mut dyn Write) -> Result<()> {
     let name = target.strip_suffix('/').unwrap_or(target);
-    let dir = pool.dsl.dataset(name)?.dir();
+    let dir = pool.dsl().dataset(name)?.dir();
     let Some(root) = dir.encryption_root()? else {
         bail!(Unsupported, "'{name}' is not encrypted; -K is for nothing");
     };
@@ -40,7 +40,7 @@ pub fn unlock(pool: &Pool, target: &str, text: &str, out: &mut dyn Write) -> Res
         return Err(Error::damaged(format!("'{}' has no key", root.full_name())));
     };
     let key = wrapping(&k.params, text)?;
-    match pool.dsl.load_key(&root, key, false) {
+    match pool.dsl().load_key(&root, key, false) {
         Err(e) if e.kind != Kind::Exists => return Err(e),
         _ => {}
     }

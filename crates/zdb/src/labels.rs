@@ -242,7 +242,7 @@ fn l2arc(disk: &dyn Disk, quiet: bool, out: &mut dyn Write) -> Result<()> {
 /// The uberblock in use.
 pub fn uberblock(s: &Session, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\nUberblock:")?;
-    let newest = || Some(s.pool.tree.best_uberblock(s.pool.synced_txg())?.0);
+    let newest = || Some(s.pool.tree().best_uberblock(s.pool.synced_txg())?.0);
     match s.kept.clone().or_else(newest) {
         Some(ub) => {
             print(&ub, s.depth('u').max(1), out)?;

@@ -156,7 +156,7 @@ impl Session {
     }
 
     fn directory(&self, key: &str) -> Result<Option<zap::Value>> {
-        Zap::new(&*self.pool.mos.hold(1)?).get_value(key)
+        Zap::new(&*self.pool.mos().hold(1)?).get_value(key)
     }
 
     /// The salt of checksums that have one.
@@ -174,7 +174,7 @@ impl Session {
 
 /// The uberblock kept by the checkpoint of a pool.
 fn checkpoint(pool: &Pool) -> Result<Option<Uberblock>> {
-    let directory = pool.mos.hold(1)?;
+    let directory = pool.mos().hold(1)?;
     let Some(v) = Zap::new(&*directory).get_value(mos_keys::CHECKPOINT)? else {
         return Ok(None);
     };
@@ -299,7 +299,7 @@ fn show(s: &Session, target: &str, rest: &[String], out: &mut dyn Write) -> Resu
 
 /// `-y`: livelists of clones that are being destroyed: nothing allocated or freed twice.
 fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
-    let mos = &s.pool.mos;
+    let mos = s.pool.mos();
     let Some(object) = Zap::new(&*mos.hold(1)?).get(mos_keys::DELETED_CLONES)? else {
         return Ok(writeln!(out, "Verifying deleted livelist entries: none")?);
     };

@@ -48,7 +48,7 @@ fn lookup(s: &Session, dataset: &str, path: &str) -> Result<(Arc<dsl::Dataset>, 
 /// `-O dataset path`
 pub fn show(s: &Session, dataset: &str, path: &str, out: &mut dyn Write) -> Result<()> {
     let (ds, object) = lookup(s, dataset, path)?;
-    let set = Set::of(&s.pool.zio, &ds)?;
+    let set = Set::of(s.pool.zio(), &ds)?;
     let os = s.pool.open_dataset(&ds)?.os.clone();
     let c = Ctx::dataset(s, &set, Some(os));
     let dn = set
@@ -64,7 +64,7 @@ pub fn show(s: &Session, dataset: &str, path: &str, out: &mut dyn Write) -> Resu
 /// `-r dataset path destination`
 pub fn copy(s: &Session, dataset: &str, path: &str, to: &str, out: &mut dyn Write) -> Result<()> {
     let (ds, object) = lookup(s, dataset, path)?;
-    let set = Set::of(&s.pool.zio, &ds)?;
+    let set = Set::of(s.pool.zio(), &ds)?;
     let os = s.pool.open_dataset(&ds)?.os.clone();
     let c = Ctx::dataset(s, &set, Some(os.clone()));
     let phys = set

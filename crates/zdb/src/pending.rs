@@ -11,7 +11,7 @@ use zap::Zap;
 
 /// Lists of the pool itself, then the devices.
 pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
-    let mos = &s.pool.mos;
+    let mos = s.pool.mos();
     let named = |key: &str| Zap::new(&*mos.hold(1)?).get(key);
     for (key, name) in [
         ("sync_bplist", "Deferred frees"),
@@ -30,7 +30,7 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
     }
     writeln!(out, "\nDirty time logs:\n")?;
     writeln!(out, "\t{} [DTL-required]", s.pool.name())?;
-    for top in s.pool.tree.tops().iter() {
+    for top in s.pool.tree().tops().iter() {
         device(top, top, 4, out)?;
     }
     Ok(())
@@ -38,7 +38,7 @@ pub fn show(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
 
 /// One list with the lists in it and, with enough detail, its blocks, the newest first.
 pub fn list(s: &Session, object: u64, name: &str, depth: usize, out: &mut dyn Write) -> Result<()> {
-    let mos = &s.pool.mos;
+    let mos = s.pool.mos();
     let top = Bpobj::open(mos, object)?;
     top.lists(mos, &mut |l, nested| match nested {
         0 => head(s, l, name, 0, out),
@@ -91,8 +91,8 @@ fn head(s: &Session, l: &Bpobj, name: &str, nested: usize, out: &mut dyn Write) 
 
 /// Deadlists of the origin of all file systems, which no dataset that is listed has.
 pub fn origin(s: &Session, depth: usize, out: &mut dyn Write) -> Result<()> {
-    let dsl = &s.pool.dsl;
-    let children = s.pool.mos.hold(dsl.root()?.phys().child_dir_zapobj)?;
+    let dsl = s.pool.dsl();
+    let children = s.pool.mos().hold(dsl.root()?.phys().child_dir_zapobj)?;
     let Some(dir) = Zap::new(&*children).get("$ORIGIN")? else {
         return Ok(());
     };
@@ -117,7 +117,7 @@ pub fn deadlist(
     if object == 0 {
         return Ok(());
     }
-    let mos = &s.pool.mos;
+    let mos = s.pool.mos();
     if mos.hold(object)?.info().obj_type == disk::ObjType::BPOBJ {
         return list(s, object, "old-format deadlist", depth, out);
     }

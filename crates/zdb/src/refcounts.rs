@@ -69,7 +69,7 @@ impl Counts {
 
     /// Bookmarks of a file system, and the livelist of a clone.
     fn head(&mut self, s: &Session, ds: &Dataset) -> Result<()> {
-        let mos = &s.pool.mos;
+        let mos = s.pool.mos();
         let dir = mos.hold(ds.dir().object())?;
         if dir.info().obj_type.is_zap() && Zap::new(&*dir).contains(mos_keys::LIVELIST)? {
             self.add(LIVELIST);
@@ -102,9 +102,9 @@ impl Counts {
 
     /// Livelists that wait to be destroyed, and removed devices.
     fn pool(&mut self, s: &Session) -> Result<()> {
-        let directory = s.pool.mos.hold(1)?;
+        let directory = s.pool.mos().hold(1)?;
         if let Some(o) = Zap::new(&*directory).get(mos_keys::DELETED_CLONES)? {
-            for _ in 0..Zap::new(&*s.pool.mos.hold(o)?).count()? {
+            for _ in 0..Zap::new(&*s.pool.mos().hold(o)?).count()? {
                 self.add(LIVELIST);
             }
         }
@@ -141,23 +141,23 @@ impl Counts {
             }
         }
         let (mut removed, mut obsolete) = (0, self.obsolete);
-        for v in s.pool.tree.tops().iter() {
+        for v in s.pool.tree().tops().iter() {
             if let Some(o) = v.get_u64(vdev::keys::INDIRECT_OBJECT).filter(|o| *o != 0) {
                 removed += 1;
                 // Fourth word of the mapping: the object that counts what is obsolete.
-                let bonus = s.pool.mos.hold(o)?.bonus();
+                let bonus = s.pool.mos().hold(o)?.bonus();
                 let counts = disk::bytes::u64_at(&bonus, 24).unwrap_or(0);
                 obsolete += u64::from(counts != 0);
             }
             if let Some(z) = v.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) {
-                let dn = s.pool.mos.hold(z)?;
+                let dn = s.pool.mos().hold(z)?;
                 let zap = Zap::new(&*dn);
                 let precise = zap.get(mos_keys::OBSOLETE_COUNTS_ARE_PRECISE)?;
                 obsolete += u64::from(precise.is_some_and(|p| p != 0));
                 obsolete += u64::from(zap.contains(mos_keys::OBSOLETE_SPACEMAP)?);
             }
         }
-        let directory = s.pool.mos.hold(1)?;
+        let directory = s.pool.mos().hold(1)?;
         obsolete += u64::from(Zap::new(&*directory).contains(mos_keys::OBSOLETE_BPOBJ)?);
         {
             let recorded = count(REMOVAL).unwrap_or(0);

@@ -136,7 +136,7 @@ pub fn each(
     f: &mut dyn FnMut(&Arc<Dataset>) -> Result<()>,
     bad: &mut dyn FnMut(String, Error),
 ) -> Result<()> {
-    let root = s.pool.dsl.root()?;
+    let root = s.pool.dsl().root()?;
     below(s, &root, 0, f, bad)
 }
 
@@ -150,7 +150,7 @@ fn below(
     if depth > MAX_DEPTH {
         bail!(Damaged, "the tree of file systems is a loop");
     }
-    let (dsl, mos) = (&s.pool.dsl, &s.pool.mos);
+    let (dsl, mos) = (s.pool.dsl(), s.pool.mos());
     let list = |object: u64| -> Result<Vec<(String, u64)>> {
         let mut out = Vec::new();
         if object != 0 {
@@ -203,7 +203,7 @@ pub fn find(s: &Session, target: &str, by_number: bool) -> Result<Arc<Dataset>> 
     let (_, rest) = target.split_once('/').unwrap_or((target, ""));
     let number = rest.parse::<u64>().ok();
     let with_number = || match number {
-        Some(n) => s.pool.dsl.dataset_by_object(n),
+        Some(n) => s.pool.dsl().dataset_by_object(n),
         None => bail!(Invalid, "'{rest}' is not the number of a dataset"),
     };
     if by_number {
@@ -216,7 +216,7 @@ pub fn find(s: &Session, target: &str, by_number: bool) -> Result<Arc<Dataset>> 
     // A pool found under another name than it is opened by still has its own.
     let (pool, own) = (s.pool.name(), name.split(['/', '@']).next().unwrap_or(name));
     let full = format!("{pool}{}", &name[own.len()..]);
-    match s.pool.dsl.dataset(&full) {
+    match s.pool.dsl().dataset(&full) {
         Err(e) if e.kind == Kind::NotFound && number.is_some() => with_number().map_err(|_| e),
         r => r,
     }
@@ -239,7 +239,7 @@ fn bookmark(s: &Session, fs: &str, name: &str, depth: usize, out: &mut dyn Write
     if mark.redaction_obj == 0 {
         return Ok(());
     }
-    let list = s.pool.dsl.redaction_list(mark.redaction_obj)?;
+    let list = s.pool.dsl().redaction_list(mark.redaction_obj)?;
     let snaps: Vec<String> = list.snaps().iter().map(u64::to_string).collect();
     writeln!(out, "\t\tRedacted:\n\t\t\tProgress: complete")?;
     writeln!(out, "\t\t\tSnapshots: [{}]", snaps.join(", "))?;
@@ -307,14 +307,18 @@ pub fn show(s: &Session, target: &str, objects: &[String], out: &mut dyn Write) 
 
 fn mos(s: &Session, wanted: &[Wanted], depth: usize, out: &mut dyn Write) -> Result<()> {
     let pool = &s.pool;
-    let set = Set::open(&pool.zio, &pool.mos.root())?;
+    let set = Set::open(pool.zio(), &pool.mos().root())?;
     // The space of the meta object set is kept in a directory of its own.
-    let own = Zap::new(&*pool.mos.hold(pool.dsl.root()?.phys().child_dir_zapobj)?)
-        .get("$MOS")
-        .and_then(|o| match o {
-            Some(o) => Ok(pool.dsl.dir_by_object(o)?.phys().used_bytes),
-            None => Ok(0),
-        });
+    let own = Zap::new(
+        &*pool
+            .mos()
+            .hold(pool.dsl().root()?.phys().child_dir_zapobj)?,
+    )
+    .get("$MOS")
+    .and_then(|o| match o {
+        Some(o) => Ok(pool.dsl().dir_by_object(o)?.phys().used_bytes),
+        None => Ok(0),
+    });
     let used = own.unwrap_or(0);
     write!(
         out,
@@ -344,7 +348,7 @@ pub fn dataset(
 ) -> Result<()> {
     let p = ds.phys();
     let name = ds.full_name();
-    let set = match Set::of(&s.pool.zio, ds) {
+    let set = match Set::of(s.pool.zio(), ds) {
         Ok(set) => set,
         Err(e) => return s.complain(out, &format!("Dataset {name}: {e}"), 2),
     };
@@ -385,7 +389,7 @@ pub fn dataset(
 
 /// What a dataset keeps of blocks that are no longer its own, or may come not to be.
 fn freed(s: &Session, ds: &Dataset, depth: usize, out: &mut dyn Write) -> Result<()> {
-    let mos = &s.pool.mos;
+    let mos = s.pool.mos();
     let p = ds.phys();
     pending::deadlist(s, "Deadlist", p.deadlist_obj, depth, out)?;
     // An attribute of an object that is a ZAP, too.

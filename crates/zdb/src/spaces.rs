@@ -121,7 +121,7 @@ impl Map {
 /// Start and end of a metaslab: those of dRAID begin and end with a row.
 fn bounds(s: &Session, t: &Top, i: usize) -> (u64, u64) {
     let even = 1u64 << t.ms_shift.min(40);
-    match s.pool.space.metaslab_bounds(t.id, i as u64) {
+    match s.pool.space().metaslab_bounds(t.id, i as u64) {
         Ok(bounds) => bounds,
         Err(_) => (even * i as u64, even * (i as u64 + 1)),
     }
@@ -182,7 +182,7 @@ impl Top {
         let mut unflushed_object = 0;
         let mut bias = None;
         if let Some(z) = v.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) {
-            let dn = s.pool.mos.hold(z)?;
+            let dn = s.pool.mos().hold(z)?;
             unflushed_object = Zap::new(&*dn).get(mos_keys::UNFLUSHED_TXGS)?.unwrap_or(0);
             bias = Zap::new(&*dn)
                 .get_value(mos_keys::ALLOCATION_BIAS)?
@@ -233,14 +233,14 @@ impl Top {
 /// `-m [vdev [metaslab…]]`.
 pub fn show(s: &Session, operands: &[String], out: &mut dyn Write) -> Result<()> {
     let depth = s.depth('m');
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
+    let set = Set::open(s.pool.zio(), &s.pool.mos().root())?;
     let wanted = operands
         .iter()
         .map(|o| s.number(o))
         .collect::<Result<Vec<u64>>>()?;
     writeln!(out, "\nMetaslabs:")?;
     let mut tops = BTreeMap::new();
-    for v in s.pool.tree.tops().iter() {
+    for v in s.pool.tree().tops().iter() {
         if v.kind() == VdevKind::Hole || v.kind() == VdevKind::Missing {
             continue;
         }
@@ -439,7 +439,7 @@ fn obsolete_map(s: &Session, set: &Set, v: &Vdev) -> Result<Option<Map>> {
     let Some(z) = v.get_u64(vdev::keys::ZAP_TOP).filter(|z| *z != 0) else {
         return Ok(None);
     };
-    let map = Zap::new(&*s.pool.mos.hold(z)?).get(mos_keys::OBSOLETE_SPACEMAP)?;
+    let map = Zap::new(&*s.pool.mos().hold(z)?).get(mos_keys::OBSOLETE_SPACEMAP)?;
     map.map(|o| Map::open(set, o)).transpose()
 }
 
@@ -460,12 +460,12 @@ fn logs(
     depth: usize,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let directory = s.pool.mos.hold(1)?;
+    let directory = s.pool.mos().hold(1)?;
     let Some(object) = Zap::new(&*directory).get(mos_keys::LOG_SPACEMAP_ZAP)? else {
         return Ok(());
     };
     let mut list = BTreeMap::new();
-    for e in Zap::new(&*s.pool.mos.hold(object)?).iter() {
+    for e in Zap::new(&*s.pool.mos().hold(object)?).iter() {
         let e = e?;
         list.insert(zap::parse_hex_key(&e.name)?, e.value.to_u64()?);
     }
@@ -511,12 +511,12 @@ pub const EMBEDDED_LOG: &str = "embedded log";
 
 /// Bytes in use according to the space maps, without their logs, and in all: by class.
 pub fn classes(s: &Session) -> Result<BTreeMap<&'static str, (u64, u64)>> {
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
+    let set = Set::open(s.pool.zio(), &s.pool.mos().root())?;
     let mut out: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
-    for v in s.pool.tree.tops().iter().filter(|v| v.is_concrete()) {
+    for v in s.pool.tree().tops().iter().filter(|v| v.is_concrete()) {
         let t = Top::open(s, &set, v)?;
         for (i, object) in t.maps.iter().enumerate() {
-            let kept = s.pool.space.is_embedded_log(t.id, i as u64);
+            let kept = s.pool.space().is_embedded_log(t.id, i as u64);
             let class = if kept { EMBEDDED_LOG } else { t.bias };
             let sum = out.entry(class).or_default();
             let (start, end) = bounds(s, &t, i);
@@ -532,10 +532,10 @@ pub fn classes(s: &Session) -> Result<BTreeMap<&'static str, (u64, u64)>> {
 /// `-M`: sums over the metaslabs of each vdev and of the pool.
 pub fn groups(s: &Session, out: &mut dyn Write) -> Result<()> {
     let depth = s.depth('M');
-    let set = Set::open(&s.pool.zio, &s.pool.mos.root())?;
+    let set = Set::open(s.pool.zio(), &s.pool.mos().root())?;
     let mut pool = [0u64; 64];
     let (mut weighted, mut weight) = (0u64, 0u64);
-    for v in s.pool.tree.tops().iter().filter(|v| v.is_concrete()) {
+    for v in s.pool.tree().tops().iter().filter(|v| v.is_concrete()) {
         let t = Top::open(s, &set, v)?;
         // OpenZFS has special devices in it, too, without saying so, and no others.
         if !(t.bias.is_empty() || t.bias == "special" && depth > 1) {

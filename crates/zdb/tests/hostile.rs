@@ -22,10 +22,12 @@ fn lists_in_lists() {
         let found = vdev::discover(&env, &images).pools.remove(0);
         let pool = pool::Pool::open(env, &found.config, pool::OpenOptions::default()).unwrap();
         pool.task(move |p, tx| {
-            let mut list = zap::Zap::new(&p.mos.hold(1)?).get("sync_bplist")?.unwrap();
+            let mut list = zap::Zap::new(&p.mos().hold(1)?)
+                .get("sync_bplist")?
+                .unwrap();
             for _ in 0..nested {
                 let next =
-                    dsl::Bpobj::create_with(&p.mos, tx, 5000, false, 4096, Compression::INHERIT)?
+                    dsl::Bpobj::create_with(p.mos(), tx, 5000, false, 4096, Compression::INHERIT)?
                         .object();
                 twice(p, tx, list, next)?;
                 list = next;
@@ -57,9 +59,9 @@ fn twice(p: &pool::Pool, tx: &dmu::Tx, outer: u64, inner: u64) -> base::Result<(
         block_size: 4096,
         ..dmu::NewObject::default()
     };
-    let lists = p.mos.alloc(tx, &new)?;
+    let lists = p.mos().alloc(tx, &new)?;
     lists.write(tx, 0, &u64::to_le_bytes(inner).repeat(2))?;
-    let dn = p.mos.hold(outer)?;
+    let dn = p.mos().hold(outer)?;
     let mut phys = BpobjPhys::decode(&dn.bonus())?;
     (phys.subobjs, phys.num_subobjs) = (lists.object(), 2);
     dn.set_bonus(tx, &phys.encode())

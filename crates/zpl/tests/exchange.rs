@@ -59,7 +59,7 @@ fn open(dir: &TempDir) -> Arc<Pool> {
 }
 
 fn mount(pool: &Arc<Pool>) -> Arc<Zfs> {
-    let ds = pool.dsl.root_dataset().unwrap();
+    let ds = pool.dsl().root_dataset().unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let zfs = Zfs::open(
         &set.os,

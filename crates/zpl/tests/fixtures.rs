@@ -247,7 +247,7 @@ fn walk(zfs: &Zfs) -> base::Result<HashMap<Vec<u8>, Arc<Znode>>> {
 
 fn check_dataset(pool: &Arc<Pool>, d: &Value, entries: &Value) -> base::Result<Vec<String>> {
     let name = d["name"].as_str().unwrap_or_default();
-    let ds = pool.dsl.dataset(name)?;
+    let ds = pool.dsl().dataset(name)?;
     let set = pool.open_dataset(&ds)?;
     let prop = |p: &str| d["properties"][p][0].as_str().unwrap_or_default();
     let props = Props {
@@ -329,14 +329,14 @@ fn load_keys(pool: &Arc<Pool>, list: &Value) -> Vec<String> {
             continue;
         }
         let load = || -> base::Result<()> {
-            let dir = pool.dsl.dir(name)?;
+            let dir = pool.dsl().dir(name)?;
             let wrong = WrappingKey::from_bytes(&[0x5a; 32])?;
-            match pool.dsl.load_key(&dir, wrong, false) {
+            match pool.dsl().load_key(&dir, wrong, false) {
                 Err(e) if e.kind == Kind::Access => {}
                 other => base::bail!(Invalid, "a wrong key: {other:?}"),
             }
-            pool.dsl.load_key(&dir, wrapping_key(&dir, k)?, true)?;
-            pool.dsl.load_key(&dir, wrapping_key(&dir, k)?, false)
+            pool.dsl().load_key(&dir, wrapping_key(&dir, k)?, true)?;
+            pool.dsl().load_key(&dir, wrapping_key(&dir, k)?, false)
         };
         if let Err(e) = load() {
             bad.push(format!("key of {name}: {e:?}"));
@@ -546,7 +546,7 @@ impl SpaceInfo for Plenty {
 }
 
 fn writable(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
-    let ds = pool.dsl.dataset(name).unwrap();
+    let ds = pool.dsl().dataset(name).unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let m = Mount {
         clock: pool.env.clock.clone(),
@@ -762,7 +762,7 @@ fn logs_of_a_crash() {
             if d["type"] != "filesystem" {
                 continue;
             }
-            let ds = pool.dsl.dataset(d["name"].as_str().unwrap()).unwrap();
+            let ds = pool.dsl().dataset(d["name"].as_str().unwrap()).unwrap();
             let set = pool.open_dataset(&ds).unwrap();
             let zil = set.zil().unwrap().clone();
             let m = Mount {

@@ -95,12 +95,12 @@ pub fn copied(o: &Options) -> Result<Options> {
 }
 
 fn block_of(pool: &Pool, full: &str, part: Part) -> Result<BlkPtr> {
-    let ds = pool.dsl.dataset(full)?;
+    let ds = pool.dsl().dataset(full)?;
     match part {
         Part::Root => Ok(ds.phys().bp),
         Part::Properties => {
             let object = ds.dir().phys().props_zapobj;
-            Ok(pool.mos.pointer_of(object, 0, 0)?.unwrap_or_default())
+            Ok(pool.mos().pointer_of(object, 0, 0)?.unwrap_or_default())
         }
     }
 }
@@ -110,7 +110,7 @@ fn put(pool: &Pool, bp: &BlkPtr, bytes: &[u8]) -> Result<()> {
     let birth = bp.physical_birth();
     bp.dvas()
         .iter()
-        .try_for_each(|dva| pool.zio.devices.mend(dva, birth, bytes).map(drop))
+        .try_for_each(|dva| pool.zio().devices.mend(dva, birth, bytes).map(drop))
 }
 
 /// Copies the pool, which nobody uses meanwhile, with one block of a file system spoilt in all its places. False where there is
@@ -122,26 +122,26 @@ pub fn spoil(desk: &Desk<'_>, fs: &Fs, part: Part) -> Result<bool> {
         return Ok(false);
     }
     // A device that is away keeps what is right. None of it is on logs.
-    let tops = pool.tree.tops();
+    let tops = pool.tree().tops();
     let mut leaves = tops.iter().filter(|t| !t.is_log()).flat_map(|t| t.leaves());
     if !leaves.all(|l| l.state().usable() && l.dtl_is_empty()) {
         return Ok(false);
     }
     let birth = bp.physical_birth();
-    let whole = |v| pool.zio.devices.lacking(v, birth).is_empty();
+    let whole = |v| pool.zio().devices.lacking(v, birth).is_empty();
     let fit = |d: &disk::Dva| !d.is_gang() && whole(d.vdev());
     if !bp.dvas().iter().all(fit) {
         return Ok(false);
     }
-    let right = pool.zio.read_raw(&bp)?;
+    let right = pool.zio().read_raw(&bp)?;
     let wrong: Vec<u8> = right.iter().map(|b| b ^ 0x5a).collect();
     put(&pool, &bp, &wrong)?;
-    let done = match pool.zio.probe_raw(&bp) {
+    let done = match pool.zio().probe_raw(&bp) {
         Ok(()) => Err(Error::new(Kind::Damaged, "a spoilt block is read")),
         Err(_) => copied(o),
     };
     put(&pool, &bp, &right)?;
-    pool.zio.probe_raw(&bp)?;
+    pool.zio().probe_raw(&bp)?;
     done?;
     let text = format!("{} {part:?}", fs.number);
     let path = victim_file(o);
@@ -216,7 +216,7 @@ fn judge_copy(o: &Options, victim: u64) -> Result<()> {
 
 /// Every block of the pool is read. Only what belongs to the file system may be wrong.
 fn read_all(pool: &Pool, full: &str) -> Result<()> {
-    let ds = pool.dsl.dataset(full)?;
+    let ds = pool.dsl().dataset(full)?;
     let mut sets = HashSet::from([ds.object()]);
     sets.extend(ds.snapshots()?.into_iter().map(|(_, s)| s.object()));
     let properties = ds.dir().phys().props_zapobj;

@@ -146,7 +146,7 @@ impl<'a> Desk<'a> {
         };
         pools::import::import(&self.admin, ROOT, ask, &|| false).map_err(told)?;
         if let Some(g) = o.gang {
-            self.pool()?.space.set_largest(g);
+            self.pool()?.space().set_largest(g);
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl<'a> Desk<'a> {
         let place = format!("/{}", full.replace('/', "."));
         self.set(name.as_deref(), "recordsize", 4096 << dice.below(6))?;
         mount::mount(&self.admin, ROOT, &full, &[], false, false, Some(&place)).map_err(told)?;
-        let object = entry.pool.dsl.dataset(&full)?.object();
+        let object = entry.pool.dsl().dataset(&full)?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
         Ok(Fs {
             number: n,
@@ -234,7 +234,7 @@ impl<'a> Desk<'a> {
 
     /// What was set is there.
     fn check(&self, full: &str, prop: &str, value: u64) -> Result<()> {
-        let found = pool::prop_number(&*self.pool()?.dsl.dataset(full)?, prop)?;
+        let found = pool::prop_number(&*self.pool()?.dsl().dataset(full)?, prop)?;
         if found != value {
             bail!(
                 Damaged,
@@ -262,7 +262,7 @@ impl<'a> Desk<'a> {
     }
 
     fn absent(&self, full: &str) -> Result<()> {
-        match self.pool()?.dsl.dataset(full) {
+        match self.pool()?.dsl().dataset(full) {
             Err(e) if e.kind == Kind::NotFound => Ok(()),
             Err(e) => Err(e),
             Ok(_) => bail!(Damaged, "{full} is still there"),
@@ -280,14 +280,14 @@ impl<'a> Desk<'a> {
         let full = format!("{}@{snap}", self.full(name));
         let commands = Commands(self.admin.clone());
         let pool = self.pool()?;
-        match pool.dsl.dataset(&full) {
+        match pool.dsl().dataset(&full) {
             Ok(_) => {
                 commands.destroy(&full)?;
                 self.absent(&full)
             }
             Err(e) if e.kind == Kind::NotFound => {
                 commands.snapshot(&full)?;
-                pool.dsl.dataset(&full).map(drop)
+                pool.dsl().dataset(&full).map(drop)
             }
             Err(e) => Err(e),
         }
@@ -336,7 +336,7 @@ impl<'a> Desk<'a> {
         );
         // What a pass left that ended, or was refused, in the middle of this.
         for old in [&name, &other] {
-            if let Ok(left) = self.pool()?.dsl.dataset(&self.full(Some(old))) {
+            if let Ok(left) = self.pool()?.dsl().dataset(&self.full(Some(old))) {
                 for (snap, _) in left.snapshots()? {
                     self.destroy(&format!("{old}@{snap}"))?;
                 }
@@ -358,7 +358,7 @@ impl<'a> Desk<'a> {
     /// is refused.
     pub fn change_devices(&self, dice: &mut Dice) -> Result<()> {
         let pool = self.pool()?;
-        let leaves = pool.tree.leaves();
+        let leaves = pool.tree().leaves();
         let leaf = leaves.get(dice.below(leaves.len().max(1) as u64) as usize);
         let Some(path) = leaf.and_then(|l| l.path()) else {
             return Ok(());
@@ -612,7 +612,7 @@ pub mod tests {
             pool.sync()?;
             crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))?;
             // Nothing is left, neither to free.
-            while pool.dsl.freeing()? > 0 {
+            while pool.dsl().freeing()? > 0 {
                 pool.sync()?;
             }
             crate::lives::judge(&pool).map_err(|e| base::Error::new(Kind::Damaged, e))

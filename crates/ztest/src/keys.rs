@@ -36,7 +36,7 @@ pub fn create_sealed(commands: &Commands, name: &str) -> Result<()> {
 
 /// `zfs load-key`, of every encryption root that lacks its key. Other threads may load it, or destroy the file system, meanwhile.
 pub fn load(commands: &Commands, pool: &Pool) -> Result<()> {
-    let (dsl, mut locked) = (&pool.dsl, Vec::new());
+    let (dsl, mut locked) = (pool.dsl(), Vec::new());
     dsl.walk(&dsl.root()?, &mut |dir| {
         let is_root = dir.key_object()?.is_some_and(|k| k.root == dir.object());
         if is_root && dir.key_loaded()? == Some(false) && dir.name() != dsl::RECV {

@@ -180,7 +180,7 @@ pub fn open(o: &Options) -> Result<Arc<Pool>> {
     };
     let pool = Pool::open(env, &p.config, opts)?;
     if let Some(g) = o.gang {
-        pool.space.set_largest(g);
+        pool.space().set_largest(g);
     }
     Ok(pool)
 }

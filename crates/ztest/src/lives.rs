@@ -86,7 +86,7 @@ impl Lives {
     }
 
     fn heads(&self) -> Result<Vec<Arc<Dataset>>> {
-        let (dsl, mut out) = (&self.pool().dsl, Vec::new());
+        let (dsl, mut out) = (self.pool().dsl(), Vec::new());
         dsl.walk(&dsl.root()?, &mut |d| {
             if d.name().starts_with(PREFIX) {
                 let head = d.head()?;
@@ -132,7 +132,7 @@ impl Lives {
     fn grow_up(&self, name: &str, dice: &mut Dice) -> Result<()> {
         let c = &self.commands;
         c.create(name, &[("version", 1 + dice.below(4))])?;
-        let head = self.pool().dsl.dataset(name)?;
+        let head = self.pool().dsl().dataset(name)?;
         self.change(&head, dice, false)?;
         let snap = format!("{name}@old");
         c.snapshot(&snap)?;
@@ -235,7 +235,7 @@ impl Lives {
         let (origin, name) = (origin.to_string(), name.to_string());
         self.pool().task(move |pool, tx| {
             let (up, last) = name.rsplit_once('/').ok_or(Kind::Invalid)?;
-            let (parent, origin) = (pool.dsl.dir(up)?, pool.dsl.dataset(&origin)?);
+            let (parent, origin) = (pool.dsl().dir(up)?, pool.dsl().dataset(&origin)?);
             let clone = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
             pool.snapshot_in(tx, &[(clone, "first".into())]).map(drop)
         })
@@ -245,7 +245,7 @@ impl Lives {
     fn go_back_above(&self, name: &str, to: &Dataset) -> Result<()> {
         let (fs, _) = name.split_once('@').ok_or(Kind::Invalid)?;
         let newer = |s: &Snap| s.1.phys().creation_txg > to.phys().creation_txg;
-        let snaps = self.snaps(&*self.pool().dsl.dataset(fs)?)?;
+        let snaps = self.snaps(&*self.pool().dsl().dataset(fs)?)?;
         let younger = snaps.iter().find(|s| newer(s));
         let Some((_, short)) = younger.and_then(|(name, _)| name.split_once('@')) else {
             return self.commands.rollback(name);
@@ -255,7 +255,7 @@ impl Lives {
         self.commands.create(&below, &[("recordsize", 4096)])?;
         self.commands.snapshot(&same)?;
         let done = self.commands.rollback(name);
-        if self.pool().dsl.dataset(&same).is_err() {
+        if self.pool().dsl().dataset(&same).is_err() {
             bail!(Damaged, "a rollback to {name} destroyed {same}");
         }
         self.commands.destroy(&same)?;
@@ -264,7 +264,7 @@ impl Lives {
     }
 
     fn is_gone(&self, name: &str) -> Result<()> {
-        match self.pool().dsl.dataset(name) {
+        match self.pool().dsl().dataset(name) {
             Ok(_) if self.alone => bail!(Damaged, "{name} is still there"),
             _ => Ok(()),
         }
@@ -293,7 +293,9 @@ impl Lives {
         let heads = self.heads()?.into_iter().map(|h| h.full_name());
         let had: Vec<String> = heads.filter(|fs| is_below(fs, top)).collect();
         let had = had.iter().map(|fs| format!("{fs}@{old}"));
-        let had: Vec<String> = had.filter(|s| self.pool().dsl.dataset(s).is_ok()).collect();
+        let had: Vec<String> = had
+            .filter(|s| self.pool().dsl().dataset(s).is_ok())
+            .collect();
         let (old, new) = (format!("{top}@{old}"), format!("{top}@{new}"));
         self.commands.rename_all(&old, &new)?;
         // To the name they have already: nothing is changed.
@@ -419,7 +421,7 @@ impl Lives {
     /// nothing, if there is no such head. `None`: no stream of it goes there.
     fn base_for(&self, fs: &str, snap: &Dataset, to: &str) -> Result<Option<Option<String>>> {
         let guid = |ds: &Dataset| ds.phys().guid;
-        let there = match self.pool().dsl.dataset(to) {
+        let there = match self.pool().dsl().dataset(to) {
             // Some names are left to clones.
             Err(e) if e.kind == Kind::NotFound => {
                 let few = self.heads()?.len() < HEADS as usize - 2;
@@ -432,7 +434,7 @@ impl Lives {
             return Ok(None);
         }
         let mut base = None;
-        for (s, ds) in self.snaps(&*self.pool().dsl.dataset(fs)?)? {
+        for (s, ds) in self.snaps(&*self.pool().dsl().dataset(fs)?)? {
             if guid(&ds) == guid(snap) {
                 break;
             }
@@ -465,7 +467,7 @@ impl Lives {
             return Ok(());
         }
         // An increment in which files have become shorter.
-        let head = self.pool().dsl.dataset(fs)?;
+        let head = self.pool().dsl().dataset(fs)?;
         for _ in 0..3 {
             self.change(&head, dice, true)?;
         }
@@ -479,9 +481,9 @@ impl Lives {
         let Some(base) = base else {
             return Ok(false);
         };
-        let base = self.pool().dsl.dataset(base)?;
+        let base = self.pool().dsl().dataset(base)?;
         let guid = base.phys().guid;
-        let own = self.pool().dsl.dataset(to)?.snapshots()?;
+        let own = self.pool().dsl().dataset(to)?.snapshots()?;
         match own.iter().find(|(_, s)| s.phys().guid == guid) {
             Some((_, own)) => keys::is_misfit(own, &base),
             None => Ok(false),
@@ -607,7 +609,7 @@ impl Lives {
             }
             self.commands.destroy(&head.full_name())?;
         }
-        let features = self.pool().dsl.features();
+        let features = self.pool().dsl().features();
         // The livelists of destroyed clones count until their blocks are free, over many txgs.
         for _ in 0..MOST_TXGS {
             if features.count(guid::LIVELIST).unwrap_or(0) == 0 {

@@ -19,7 +19,7 @@ const FAILS: u64 = 600;
 
 /// The log of a pool, with the path of a device of it.
 fn log_of(pool: &Pool) -> Option<(Arc<Vdev>, String)> {
-    let tops = pool.tree.tops();
+    let tops = pool.tree().tops();
     let log = tops.iter().find(|t| t.is_log())?;
     let path = log.leaves().iter().find_map(|l| l.path())?;
     Some((log.clone(), path))

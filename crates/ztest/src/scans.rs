@@ -77,7 +77,12 @@ impl Desk<'_> {
 
     /// A path of an image that no device of the pool is on: one that left, or a new one.
     fn idle_image(&self, pool: &Pool) -> Result<String> {
-        let used: Vec<String> = pool.tree.leaves().iter().filter_map(|l| l.path()).collect();
+        let used: Vec<String> = pool
+            .tree()
+            .leaves()
+            .iter()
+            .filter_map(|l| l.path())
+            .collect();
         for image in layout::disks(self.options()) {
             let path = layout::absolute(&image)?;
             if !used.contains(&path) {
@@ -89,7 +94,7 @@ impl Desk<'_> {
 
     /// A leaf of any mirror or RAID-Z that is whole, with its top-level vdev.
     fn any_leaf(pool: &Pool, dice: &mut Dice) -> Option<(Arc<Vdev>, Arc<Vdev>)> {
-        let tops = pool.tree.tops();
+        let tops = pool.tree().tops();
         let top = tops.get(dice.below(tops.len() as u64) as usize)?;
         if top.is_log() {
             return None;
@@ -141,7 +146,7 @@ impl Desk<'_> {
 
     /// Whether any top-level vdev is a dRAID.
     pub fn has_distributed_spares(&self) -> Result<bool> {
-        let tops = self.pool()?.tree.tops();
+        let tops = self.pool()?.tree().tops();
         Ok(tops
             .iter()
             .any(|t| matches!(t.kind(), VdevKind::Draid { .. })))
@@ -225,12 +230,12 @@ impl Desk<'_> {
 
     /// What a pass left that was killed, or told to stop: devices come back, and spares go that are not needed.
     fn give_back(&self, pool: &Pool) -> Result<()> {
-        let leaves = pool.tree.leaves();
+        let leaves = pool.tree().leaves();
         let away = leaves.iter().filter(|l| l.state() == State::Offline);
         let paths: Vec<String> = away.filter_map(|l| l.path()).collect();
         self.bring_back(&paths)?;
         for group in pool
-            .tree
+            .tree()
             .all()
             .iter()
             .filter(|g| g.kind() == VdevKind::Spare)
@@ -268,7 +273,7 @@ impl Desk<'_> {
 
     /// Takes all other devices of the group out of use that its layout can spare; which.
     fn take_away(&self, pool: &Pool, but: &str) -> Result<Vec<String>> {
-        let tops = pool.tree.tops();
+        let tops = pool.tree().tops();
         let on = |t: &&Arc<Vdev>| t.leaves().iter().any(|l| l.path().as_deref() == Some(but));
         let Some(top) = tops.iter().find(on) else {
             return Ok(Vec::new());
@@ -349,7 +354,7 @@ mod tests {
         mutate(None);
         let taken = d.take_away(pool, stays)?;
         if taken.is_empty() {
-            bail!(Damaged, "nothing can be taken away: {:?}", pool.tree);
+            bail!(Damaged, "nothing can be taken away: {:?}", pool.tree());
         }
         let judged = crate::lives::judge(pool).map_err(|e| base::Error::new(Kind::Damaged, e));
         d.bring_back(&taken)?;
@@ -362,11 +367,11 @@ mod tests {
         write(&fs, "before", 2)?;
         pool.sync()?;
         // What is written while its txg is open is on the old device only.
-        pool.dmu.set_early(4096, 16 << 10);
+        pool.dmu().set_early(4096, 16 << 10);
         write(&fs, "early", 30)?;
         mutate(mistake);
         let path = d.idle_image(&pool)?;
-        let leaf = pool.tree.leaves()[0].clone();
+        let leaf = pool.tree().leaves()[0].clone();
         d.fill(&pool, &leaf, &path, (Attach::Mirror, sequential), NEVER)?;
         let judged = judged(d, &pool, &path);
         d.unmount(fs)?;
@@ -406,7 +411,7 @@ mod tests {
         let fs = d.mount(0, &mut Dice::new(1))?;
         write(&fs, "before", 8)?;
         pool.sync()?;
-        let leaves = pool.tree.leaves();
+        let leaves = pool.tree().leaves();
         let how = pool::Offline {
             temporary: true,
             fault: false,
@@ -418,7 +423,7 @@ mod tests {
         d.settle(&pool, NEVER)?;
         mutate(None);
         if stand_ins(&pool) != 1 {
-            bail!(Damaged, "no spare stands in: {:?}", pool.tree);
+            bail!(Damaged, "no spare stands in: {:?}", pool.tree());
         }
         let mut judged = Ok(());
         for leaf in [0, 2, 3, 4] {
@@ -433,7 +438,7 @@ mod tests {
 
     /// Distributed spares that stand in for something.
     fn stand_ins(pool: &Pool) -> usize {
-        let all = pool.tree.dtl_holders();
+        let all = pool.tree().dtl_holders();
         all.iter().filter(|v| v.kind() == VdevKind::Dspare).count()
     }
 
@@ -487,7 +492,7 @@ mod tests {
     fn two_come_back(d: &Desk<'_>, mistake: Option<Mutation>) -> Result<()> {
         let pool = d.pool()?;
         let fs = d.mount(0, &mut Dice::new(1))?;
-        let sides: Vec<Arc<Vdev>> = pool.tree.leaves();
+        let sides: Vec<Arc<Vdev>> = pool.tree().leaves();
         let how = pool::Offline {
             temporary: true,
             fault: false,

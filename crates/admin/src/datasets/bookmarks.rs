@@ -20,7 +20,7 @@ const REDACTION_HEAD: usize = 4;
 
 /// GUIDs of the snapshots a redaction list was made of: in its bonus, or in a spill block.
 fn redacted_by(entry: &PoolEntry, object: u64) -> Result<Vec<u64>> {
-    let dn = entry.pool.dsl.mos().hold(object)?;
+    let dn = entry.pool.dsl().mos().hold(object)?;
     let bonus = dn.bonus();
     let spill = dn.spill()?;
     let bytes: &[u8] = spill.as_ref().map_or(&bonus[..], |b| &b[..]);
@@ -40,7 +40,7 @@ fn redacted_by(entry: &PoolEntry, object: u64) -> Result<Vec<u64>> {
 
 /// Bookmarks of a head, oldest first (data format §12).
 pub fn bookmarks(entry: &PoolEntry, head: &Dataset) -> Result<Vec<(String, Bookmark)>> {
-    let mos = entry.pool.dsl.mos();
+    let mos = entry.pool.dsl().mos();
     let dn = mos.hold(head.object())?;
     if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
         return Ok(Vec::new());

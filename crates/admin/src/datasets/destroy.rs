@@ -47,7 +47,7 @@ impl Step {
     fn load(&self, pool: &Pool) -> Result<Arc<Dataset>> {
         match &self.snapshot {
             Some((head, e)) => head.named_snapshot(e),
-            None => pool.dsl.dataset_by_object(self.object),
+            None => pool.dsl().dataset_by_object(self.object),
         }
     }
 
@@ -401,7 +401,7 @@ fn destroy_bookmark(
     entry
         .pool
         .task(move |pool, tx| {
-            pool.dsl.destroy_bookmark(tx, &head, &mark)?;
+            pool.dsl().destroy_bookmark(tx, &head, &mark)?;
             pool.log_in(tx, &command, uid)
         })
         .map_err(plain)?;
@@ -828,9 +828,9 @@ fn run(
             }
             let ds = s.load(pool)?;
             match (s.is_head(), defer) {
-                (false, false) => pool.dsl.destroy_snapshot(tx, &ds),
-                (false, true) => pool.dsl.destroy_snapshot_deferred(tx, &ds),
-                (true, _) => pool.dsl.destroy_head(tx, &ds),
+                (false, false) => pool.dsl().destroy_snapshot(tx, &ds),
+                (false, true) => pool.dsl().destroy_snapshot_deferred(tx, &ds),
+                (true, _) => pool.dsl().destroy_head(tx, &ds),
             }
         };
         if let Err(e) = destroy() {

@@ -50,10 +50,10 @@ impl Pins {
         let (tag, list) = (self.tag.clone(), snaps.clone());
         pool.task(move |pool, tx| {
             for snap in &list {
-                pool.dsl.check_hold(snap, &tag, true)?;
+                pool.dsl().check_hold(snap, &tag, true)?;
             }
             for snap in &list {
-                pool.dsl.hold(tx, snap, &tag, true)?;
+                pool.dsl().hold(tx, snap, &tag, true)?;
             }
             Ok(())
         })?;
@@ -73,8 +73,8 @@ impl Pins {
         pool.snapshot(vec![(head.clone(), name.clone())], move |pool, tx| {
             let snap = of.snapshot_named(&short)?.ok_or(Kind::NotFound)?;
             if holds {
-                pool.dsl.hold(tx, &snap, &tag, true)?;
-                pool.dsl.destroy_snapshot_deferred(tx, &snap)?;
+                pool.dsl().hold(tx, &snap, &tag, true)?;
+                pool.dsl().destroy_snapshot_deferred(tx, &snap)?;
             }
             Ok(())
         })?;
@@ -99,9 +99,9 @@ impl Drop for Pins {
         let ended = self.entry.pool.task(move |pool, tx| {
             for snap in &held {
                 match snap.hold_time(&tag)? {
-                    Some(_) => pool.dsl.release(tx, snap, &tag)?,
+                    Some(_) => pool.dsl().release(tx, snap, &tag)?,
                     // A pool without holds: only a state that was made a snapshot is here.
-                    None => pool.dsl.destroy_snapshot(tx, snap)?,
+                    None => pool.dsl().destroy_snapshot(tx, snap)?,
                 }
             }
             Ok(())

@@ -146,7 +146,7 @@ pub fn load(
     }
     entry
         .pool
-        .dsl
+        .dsl()
         .load_key(&dir, key, check_only)
         .map_err(told)?;
     if !check_only {
@@ -177,7 +177,7 @@ pub fn unload(admin: &Admin, peer: Peer, dataset: &str) -> Answer<()> {
         }
     }
     // Snapshots and volumes that are open in some .zfs and have this key; those of others stay.
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     let has_it = |object: u64| -> bool {
         let root = dsl
             .dataset_by_object(object)
@@ -282,14 +282,14 @@ pub fn change(
         return entry
             .pool
             .task(move |pool, tx| {
-                pool.dsl.inherit_key(tx, &dir)?;
+                pool.dsl().inherit_key(tx, &dir)?;
                 pool.log_in(tx, &command, uid)
             })
             .map_err(told);
     }
     let mut want = CryptProps::default();
     for (name, text) in props {
-        let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+        let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
         let allowed = crate::datasets::parse::Allowed {
             version: entry.pool.version(),
             enabled: &enabled,
@@ -333,7 +333,7 @@ pub fn change(
     entry
         .pool
         .task(move |pool, tx| {
-            pool.dsl
+            pool.dsl()
                 .change_key(tx, &dir, wkey, params, location.as_deref())?;
             pool.log_in(tx, &command, uid)
         })

@@ -34,7 +34,7 @@ pub fn look_into_pool(pool: &Pool, ds: &Dataset) -> Result<Arc<Objset>> {
     }
     let policy = pool.own_policy(ds)?;
     Objset::open_with(
-        &pool.dmu,
+        pool.dmu(),
         ds.object(),
         &ds.phys().bp,
         policy,

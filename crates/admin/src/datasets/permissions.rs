@@ -187,7 +187,7 @@ pub fn allow(
         .pool
         .task(move |pool, tx| {
             if !mutated(Mutation::PermissionLost) {
-                pool.dsl.allow(tx, &ds, &list)?;
+                pool.dsl().allow(tx, &ds, &list)?;
             }
             pool.log_in(tx, &command, uid)
         })
@@ -230,7 +230,7 @@ pub fn unallow(
         .pool
         .task(move |pool, tx| {
             for ds in &all {
-                pool.dsl.unallow(tx, ds, &list)?;
+                pool.dsl().unallow(tx, ds, &list)?;
             }
             pool.log_in(tx, &command, uid)
         })

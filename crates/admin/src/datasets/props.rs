@@ -433,7 +433,7 @@ impl<'a> View<'a> {
 
     /// First word of an entry of the directory's own ZAP.
     fn extra(&self, key: &str) -> Result<Option<u64>> {
-        let dn = self.entry.pool.dsl.mos().hold(self.ds.dir().object())?;
+        let dn = self.entry.pool.dsl().mos().hold(self.ds.dir().object())?;
         if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
             return Ok(None);
         }
@@ -473,7 +473,7 @@ impl<'a> View<'a> {
             true => from.to_string(),
             false => format!("{}@{from}", self.head_name()),
         };
-        let snap = self.entry.pool.dsl.dataset(&name).ok()?;
+        let snap = self.entry.pool.dsl().dataset(&name).ok()?;
         self.ds.written_since(&snap).ok()
     }
 
@@ -483,7 +483,7 @@ impl<'a> View<'a> {
             return Ok(None);
         };
         let fs = if fs.is_empty() { self.head_name() } else { fs };
-        let Ok(head) = self.entry.pool.dsl.dataset(fs) else {
+        let Ok(head) = self.entry.pool.dsl().dataset(fs) else {
             return Ok(None);
         };
         // Bookmarks of other file systems are no moments of this one.

@@ -30,7 +30,7 @@ fn plain(e: Error, r: &Redact) -> ApiError {
 
 /// Finds the snapshots and refuses what cannot be redacted. The caller keeps them from being destroyed.
 fn find(entry: &PoolEntry, r: &Redact) -> Answer<Asked> {
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     let missing = |name: &str| {
         refusal(
             Kind::NotFound,
@@ -78,7 +78,7 @@ fn find(entry: &PoolEntry, r: &Redact) -> Answer<Asked> {
 fn check(entry: &PoolEntry, r: &Redact, asked: &Asked) -> Answer<Arc<Dataset>> {
     let snap = asked.snap.dataset();
     let head = snap.dir().head().map_err(|e| plain(e, r))?;
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     dsl.check_redaction(&head, &r.bookmark, snap, asked.heirs.len())
         .map_err(|e| of_mark(e, r, &head))?;
     Ok(head)
@@ -136,7 +136,7 @@ pub fn redact(admin: &Arc<Admin>, peer: Peer, r: &Redact) -> Answer<()> {
     entry
         .pool
         .task(move |pool, tx| {
-            pool.dsl
+            pool.dsl()
                 .create_redaction(tx, &of, &name, &snap, (&guids, &list))?;
             pool.log_in(tx, &command, uid)
         })

@@ -92,9 +92,9 @@ pub fn rename(
     let renamed = ds.clone();
     let done = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
         make_parents(pool, tx)?;
-        let to = pool.dsl.dir(&parent)?;
-        pool.dsl.check_rename_limits(&dir, &to, &caller)?;
-        pool.dsl.rename(tx, &dir, &to, &last)?;
+        let to = pool.dsl().dir(&parent)?;
+        pool.dsl().check_rename_limits(&dir, &to, &caller)?;
+        pool.dsl().rename(tx, &dir, &to, &last)?;
         setters::note_content((pool, tx), &renamed, None, setters::user(&caller))?;
         pool.log_in(tx, &command, uid)
     });
@@ -167,7 +167,7 @@ fn check(
             format!("cannot create '{to}': missing dataset name"),
         ));
     };
-    match entry.pool.dsl.dir(to) {
+    match entry.pool.dsl().dir(to) {
         Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
         Err(e) if e.kind == Kind::NotFound => {}
         Err(e) => return Err(datasets::plain(e, from)),
@@ -181,13 +181,13 @@ fn check(
     let caller = rights::caller(admin, entry, peer)?;
     entry
         .pool
-        .dsl
+        .dsl()
         .check_rename_limits(&dir, &above.parent.dir(), &caller)
         .map_err(|e| datasets::plain(e, from))?;
     if above.missing.is_empty() {
         entry
             .pool
-            .dsl
+            .dsl()
             .check_rename(&dir, &above.parent.dir(), last)
             .map_err(|e| datasets::plain(e, from))?;
     }
@@ -283,7 +283,7 @@ fn snapshot(
             }
             let forgotten = usize::from(mutated(Mutation::RenameForgets));
             for head in &list[forgotten.min(list.len())..] {
-                pool.dsl.rename_snapshot(tx, head, &old, &new)?;
+                pool.dsl().rename_snapshot(tx, head, &old, &new)?;
             }
             pool.log_in(tx, &command, uid)
         })

@@ -228,7 +228,7 @@ pub fn warning(admin: &Admin, dataset: &str, props: &api::Props) -> Option<Strin
         name == "special_small_blocks" && props::parse_number(value).is_ok_and(|n| n != 0)
     };
     let entry = datasets::entry_of(admin, dataset).ok()?;
-    let none = entry.pool.space.stats().special.size == 0;
+    let none = entry.pool.space().stats().special.size == 0;
     (none && props.iter().any(small))
         .then(|| "special_small_blocks: property requires a special device in the pool".into())
 }
@@ -244,7 +244,7 @@ fn checked(
         DatasetKind::Volume => Types::VOLUME,
         _ => Types::FILESYSTEM,
     };
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
     let allowed = Allowed {
         version: entry.pool.version(),
         enabled: &enabled,
@@ -813,7 +813,7 @@ pub fn store_location(pool: &Pool, tx: &Tx, ds: &Arc<Dataset>, location: &str) -
     }
     props::check_keylocation(location)?;
     let value = PropValue::Str(location.to_string());
-    pool.dsl
+    pool.dsl()
         .set_prop(tx, ds, LOCATION, &PropChange::Local(value))
 }
 
@@ -834,7 +834,7 @@ fn received_value(name: &str, value: &disk::nvlist::Value) -> Option<PropValue> 
 
 /// The properties a stream brought whose values need features that the pool has not: they are not stored.
 pub fn unfit(pool: &Pool, list: &disk::NvList) -> Vec<String> {
-    let enabled = |guid: &str| pool.dsl.features().is_enabled(guid);
+    let enabled = |guid: &str| pool.dsl().features().is_enabled(guid);
     let allowed = parse::Allowed {
         version: pool.version(),
         enabled: &enabled,
@@ -865,7 +865,7 @@ pub fn store_received(
     }
     new.retain(|(n, _)| late.contains(&n.as_str()) != early);
     let keep: Vec<&str> = late.iter().chain(&props::RESERVED).copied().collect();
-    pool.dsl.receive_props(tx, ds, &new, early, &keep)?;
+    pool.dsl().receive_props(tx, ds, &new, early, &keep)?;
     for (name, _) in &new {
         setters::note_received((pool, tx), ds, name, by)?;
     }
@@ -879,14 +879,14 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change], by: Option<u64>) -> R
     let mut limits = || -> Result<()> {
         for c in changes {
             // The dataset may be gone since it was looked up.
-            if pool.dsl.dataset(&c.ds.full_name())?.object() != c.ds.object() {
+            if pool.dsl().dataset(&c.ds.full_name())?.object() != c.ds.object() {
                 return Err(Kind::NotFound.into());
             }
             let mut limits: Vec<_> = c.list.iter().filter(|(n, _)| is_limit(n)).collect();
             limits.sort_by_key(|(n, change)| rank(&c.ds, n, change));
             for (name, change) in limits {
                 let old = present(&c.ds, name)?;
-                pool.dsl.set_prop(tx, &c.ds, name, change)?;
+                pool.dsl().set_prop(tx, &c.ds, name, change)?;
                 undo.push((&c.ds, name, old));
             }
         }
@@ -894,7 +894,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change], by: Option<u64>) -> R
     };
     if let Err(e) = limits() {
         while let Some((ds, name, old)) = undo.pop() {
-            pool.dsl.set_prop(tx, ds, name, &old)?;
+            pool.dsl().set_prop(tx, ds, name, &old)?;
         }
         return Err(e);
     }
@@ -904,7 +904,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change], by: Option<u64>) -> R
                 volumes::set_size(pool, tx, &c.ds, *size)?;
                 continue;
             }
-            pool.dsl.set_prop(tx, &c.ds, name, change)?;
+            pool.dsl().set_prop(tx, &c.ds, name, change)?;
             let by = match change {
                 // The value is that of whoever received it, not of who goes back to it.
                 PropChange::RevertToReceived => by.or(setters::receiver(&c.ds)?),

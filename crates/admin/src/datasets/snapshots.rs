@@ -26,7 +26,7 @@ const LISTED: usize = 32;
 
 /// Whether a dataset that was looked up is still there under its name.
 fn still(pool: &Pool, name: &str, ds: &Dataset) -> Result<()> {
-    let now = pool.dsl.dataset(name)?;
+    let now = pool.dsl().dataset(name)?;
     match now.object() == ds.object() && now.phys().guid == ds.phys().guid {
         true => Ok(()),
         false => Err(Kind::NotFound.into()),
@@ -76,7 +76,7 @@ fn wanted(
                 let (sound, mut damaged) = found.map_err(|e| datasets::plain(e, fs))?;
                 // Others destroy file systems meanwhile.
                 let gone = |name: &str| {
-                    let e = entry.pool.dsl.dir(name).err();
+                    let e = entry.pool.dsl().dir(name).err();
                     e.is_some_and(|e| e.kind == Kind::NotFound)
                 };
                 damaged.retain(|(name, _)| !gone(name));
@@ -226,11 +226,11 @@ fn create_in(
             ));
         }
         for (head, short) in list {
-            let check = entry.pool.dsl.check_snapshot(head, short);
+            let check = entry.pool.dsl().check_snapshot(head, short);
             check.map_err(|e| refusal(head, short, e))?;
         }
         let caller = rights::caller(admin, entry, peer)?;
-        let dsl = &entry.pool.dsl;
+        let dsl = entry.pool.dsl();
         dsl.check_snapshots(list)
             .and_then(|()| dsl.check_snapshot_limits(list, &caller))
             .map_err(|e| match list.as_slice() {
@@ -383,7 +383,11 @@ fn roll_back(
         let own = std::iter::once(Ok((fs, head.clone())));
         protect::refuse("go back and destroy", own.chain(younger))?;
     }
-    entry.pool.dsl.check_rollback(&head, &snap).map_err(plain)?;
+    entry
+        .pool
+        .dsl()
+        .check_rollback(&head, &snap)
+        .map_err(plain)?;
     let doomed = in_way.snapshots.iter().map(load);
     rights::require_each(admin, entry, peer, Action::Destroy, doomed)?;
     if !in_way.bookmarks.is_empty() {
@@ -476,9 +480,9 @@ fn go_back(
                 "a younger snapshot was made meanwhile",
             ));
         }
-        pool.dsl.check_rollback(&of, &newest)?;
+        pool.dsl().check_rollback(&of, &newest)?;
         for (name, _) in of.bookmarks_after(newest.phys().creation_txg)? {
-            pool.dsl.destroy_bookmark(tx, &of, &name)?;
+            pool.dsl().destroy_bookmark(tx, &of, &name)?;
         }
         // With a log that a crash left behind: it belongs to what is given up.
         pool.rollback(tx, &of)?;
@@ -535,7 +539,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     let _names = entry.names.read();
     crate::cancel::check()?;
     let origin = datasets::find(&entry, &r.snapshot)?;
-    match entry.pool.dsl.dir(name) {
+    match entry.pool.dsl().dir(name) {
         Ok(_) if r.parents => {
             return Ok(Created {
                 existed: true,
@@ -556,7 +560,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     let more = above.missing.len() as u64 + 1;
     let room = entry
         .pool
-        .dsl
+        .dsl()
         .check_filesystem_limit(&above.parent.dir(), more, &caller);
     room.map_err(|e| datasets::plain(e, name))?;
     let root_of = |ds: &Dataset| ds.dir().encryption_root().map_err(errors::answer);
@@ -599,14 +603,14 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
             still(pool, &from, &origin)?;
             create::check_room(pool, create::DATASET * more)?;
             // Asked before the parents are made, which cannot be taken back.
-            if let Ok(parent) = pool.dsl.dir(parent) {
-                pool.dsl.check_create(&parent, last, false)?;
+            if let Ok(parent) = pool.dsl().dir(parent) {
+                pool.dsl().check_create(&parent, last, false)?;
             }
             make_parents(pool, tx)?;
-            let parent = pool.dsl.dir(parent)?;
-            pool.dsl.check_filesystem_limit(&parent, 1, &caller)?;
+            let parent = pool.dsl().dir(parent)?;
+            pool.dsl().check_filesystem_limit(&parent, 1, &caller)?;
             let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
-            pool.dsl.give_creator(tx, &ds, uid)?;
+            pool.dsl().give_creator(tx, &ds, uid)?;
             let by = setters::user(&caller);
             setters::note_content((pool, tx), &ds, Some(&origin), by)?;
             set::store_props(pool, tx, &ds, &new.stored, by)?;
@@ -640,9 +644,9 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     rights::require(admin, &entry, peer, Action::Promote, &ds)?;
     rights::require(admin, &entry, peer, Action::PromoteOrigin, &origin)?;
     let caller = rights::caller(admin, &entry, peer)?;
-    let room = entry.pool.dsl.check_promote_limits(&ds, &caller);
+    let room = entry.pool.dsl().check_promote_limits(&ds, &caller);
     room.map_err(plain)?;
-    let conflicts = entry.pool.dsl.promote_conflicts(&ds).map_err(plain)?;
+    let conflicts = entry.pool.dsl().promote_conflicts(&ds).map_err(plain)?;
     if let Some(first) = conflicts.first() {
         let parent = origin.full_name();
         let lines: Vec<String> = conflicts
@@ -666,7 +670,7 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     }
     let uid = u64::from(peer.uid);
     // The snapshots get another file system: who looks into them through a `.zfs` opens them again.
-    let moving = entry.pool.dsl.shared_snapshots(&ds).map_err(plain)?;
+    let moving = entry.pool.dsl().shared_snapshots(&ds).map_err(plain)?;
     let close = || {
         moving
             .iter()
@@ -675,8 +679,8 @@ pub fn promote(admin: &Arc<Admin>, peer: Peer, name: &str, command: String) -> A
     close();
     let before = origin.dir().phys().head_dataset_obj;
     let done = entry.pool.task(move |pool, tx| {
-        pool.dsl.check_promote_limits(&ds, &caller)?;
-        pool.dsl.promote(tx, &ds)?;
+        pool.dsl().check_promote_limits(&ds, &caller)?;
+        pool.dsl().promote(tx, &ds)?;
         pool.share_errors(before, ds.object());
         pool.log_in(tx, &command, uid)
     });
@@ -742,14 +746,14 @@ pub fn bookmark(
         Kind::Invalid if e.cause() == Some(Cause::NotAnAncestor) => stranger(),
         _ => datasets::plain(e, fs),
     };
-    let check = entry.pool.dsl.check_bookmark(&head, short, &of);
+    let check = entry.pool.dsl().check_bookmark(&head, short, &of);
     let check = check.and_then(|()| create::check_room(&entry.pool, create::BOOKMARK));
     check.map_err(words)?;
     let (short, uid) = (short.to_string(), u64::from(peer.uid));
     entry
         .pool
         .task(move |pool, tx| {
-            pool.dsl.create_bookmark(tx, &head, &short, &of)?;
+            pool.dsl().create_bookmark(tx, &head, &short, &of)?;
             pool.log_in(tx, &command, uid)
         })
         .map_err(words)
@@ -855,7 +859,7 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
         let before = batch.failed.len();
         may_hold(admin, peer, Action::Hold, &mut those, &mut batch.failed)?;
         for (name, entry, snap) in &those {
-            if let Err(e) = entry.pool.dsl.check_hold(snap, &r.tag, false) {
+            if let Err(e) = entry.pool.dsl().check_hold(snap, &r.tag, false) {
                 batch.failed.push((name.clone(), datasets::plain(e, name)));
             }
         }
@@ -867,10 +871,11 @@ pub fn hold(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     if list.is_empty() {
         return Ok(batch);
     }
-    let check = |pool: &Pool, snap: &Arc<Dataset>, tag: &str| pool.dsl.check_hold(snap, tag, false);
+    let check =
+        |pool: &Pool, snap: &Arc<Dataset>, tag: &str| pool.dsl().check_hold(snap, tag, false);
     let who = (&**admin, peer, Action::Hold);
     change_holds(&list, who, r, &mut batch, check, |pool, tx, snap, tag| {
-        pool.dsl.hold(tx, snap, tag, false)
+        pool.dsl().hold(tx, snap, tag, false)
     });
     Ok(batch)
 }
@@ -919,7 +924,7 @@ pub fn release(admin: &Arc<Admin>, peer: Peer, r: &Holding) -> Answer<Batch> {
     };
     let who = (&**admin, peer, Action::Release);
     change_holds(&list, who, r, &mut batch, check, |pool, tx, snap, tag| {
-        pool.dsl.release(tx, snap, tag)
+        pool.dsl().release(tx, snap, tag)
     });
     close();
     Ok(batch)

@@ -19,7 +19,7 @@ pub fn asked(entry: &PoolEntry, ds: &Arc<Dataset>, text: &str) -> Answer<Option<
     };
     let allowed = Allowed {
         version: entry.pool.version(),
-        enabled: &|guid| entry.pool.dsl.features().is_enabled(guid),
+        enabled: &|guid| entry.pool.dsl().features().is_enabled(guid),
     };
     let (_, value) = parse::parse(&allowed, "version", text, ty, false)?;
     let now = datasets::objsets::master(entry, ds)
@@ -87,7 +87,7 @@ fn store(entry: &PoolEntry, ds: &Arc<Dataset>, to: u64) -> Result<()> {
     drop(set);
     let stored = entry.pool.task(move |pool, tx| {
         let old = zpl::upgrade_fs(&os, tx, to, pool.version())?;
-        pool.dsl.note_upgrade(&of, old, to);
+        pool.dsl().note_upgrade(&of, old, to);
         Ok(())
     });
     entry.pool.close_dataset(ds.object());

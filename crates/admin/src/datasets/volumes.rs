@@ -50,7 +50,7 @@ impl Shape {
     /// of 128 KiB takes, for which free space is reckoned.
     pub fn reservation(self, pool: &Pool, copies: u64) -> u64 {
         let blocks = self.size / self.block;
-        let tops = pool.tree.tops();
+        let tops = pool.tree().tops();
         let taken = tops
             .iter()
             .filter(|t| matches!(t.kind(), VdevKind::Raidz { .. } | VdevKind::Draid { .. }))

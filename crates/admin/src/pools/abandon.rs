@@ -106,7 +106,7 @@ pub fn export(
                 format!("it was exported by force while its devices could not be written: {why}");
             entry.pool.stop_for_good(Error::new(Kind::Io, text));
         }
-        let now = entry.pool.tree.pulse();
+        let now = entry.pool.tree().pulse();
         if now.busy == 0 || pulse != Some(now.done) {
             (pulse, since) = (Some(now.done), Instant::now());
         }

@@ -132,7 +132,7 @@ impl Agent {
     pub fn look(&mut self, admin: &Arc<Admin>, entry: &Arc<PoolEntry>) {
         let pool = &entry.pool;
         let now = admin.env.clock.monotonic_ns();
-        let leaves = pool.tree.leaves();
+        let leaves = pool.tree().leaves();
         self.leaves
             .retain(|guid, _| leaves.iter().any(|l| l.guid() == *guid));
         for leaf in &leaves {
@@ -196,7 +196,12 @@ impl Agent {
     /// Tells of groups that have too few devices left.
     fn look_at_groups(&mut self, events: &Events, pool: &Pool) {
         let mut now = HashMap::new();
-        for group in pool.tree.all().iter().filter(|v| !v.children().is_empty()) {
+        for group in pool
+            .tree()
+            .all()
+            .iter()
+            .filter(|v| !v.children().is_empty())
+        {
             let state = (group.state(), group.aux());
             let before = self.groups.get(&group.guid());
             let lost = state == (State::CantOpen, Aux::NoReplicas);
@@ -255,7 +260,7 @@ impl Work {
             changed |= pool.fault(guid, degrade, self.resumptions).is_ok();
         }
         let autoreplace = on(pool, "autoreplace");
-        for leaf in pool.tree.leaves().iter().filter(|l| is_gone(l)) {
+        for leaf in pool.tree().leaves().iter().filter(|l| is_gone(l)) {
             if bring_back(admin, pool, leaf) {
                 changed = true;
                 continue;
@@ -275,7 +280,7 @@ impl Work {
             changed |= helped;
         }
         if on(pool, "autoexpand") {
-            for leaf in pool.tree.leaves() {
+            for leaf in pool.tree().leaves() {
                 let grown = leaf.has_grown() && pool.expand(leaf.guid()).unwrap_or(false);
                 if grown {
                     let more = events::of_vdev(pool, &leaf);
@@ -456,7 +461,7 @@ fn replace_in_place(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
 /// Has a hot spare stand in for a leaf; true if one does.
 fn stand_in(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
     let in_log = pool
-        .tree
+        .tree()
         .leaf_of(leaf.guid())
         .map_or(true, |(top, _)| top.is_log());
     if in_log {
@@ -465,7 +470,7 @@ fn stand_in(admin: &Admin, pool: &Pool, leaf: &Vdev) -> bool {
     let aux = pool.aux_devices();
     let of_others = |guid: u64| {
         let pools = admin.pools();
-        pools.iter().any(|e| e.pool.tree.find(guid).is_some())
+        pools.iter().any(|e| e.pool.tree().find(guid).is_some())
     };
     let take = |c: &NvList| -> Option<()> {
         let guid = c.get_u64(keys::GUID).filter(|g| !of_others(*g))?;

@@ -106,7 +106,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
         shared.label_name = Some(ask.name.clone());
         shared.name = temp.clone();
         drop(shared);
-        pool.dsl.set_pool_name(temp).map_err(answer)?;
+        pool.dsl().set_pool_name(temp).map_err(answer)?;
     }
     let entry = admin
         .adopt(
@@ -394,7 +394,7 @@ pub fn imported_user(admin: &Admin, path: &str) -> Option<Arc<PoolEntry>> {
     let id = admin.process.identity(path)?;
     admin.pools().into_iter().find(|e| {
         e.pool
-            .tree
+            .tree()
             .leaves()
             .iter()
             .filter_map(|l| l.path())

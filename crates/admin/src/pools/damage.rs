@@ -32,7 +32,7 @@ pub fn files(entry: &Arc<PoolEntry>, paths: bool) -> Vec<String> {
             out.push(format!("<metadata>:<{object:#x}>"));
             continue;
         }
-        let Ok(ds) = pool.dsl.dataset_by_object(objset) else {
+        let Ok(ds) = pool.dsl().dataset_by_object(objset) else {
             out.push(format!("<{objset:#x}>:<{object:#x}>"));
             continue;
         };
@@ -150,7 +150,7 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
     if let Some(why) = pool.stopped() {
         return Err(suspended(pool, &why));
     }
-    moved::follow(admin, pool, &pool.tree.leaves());
+    moved::follow(admin, pool, &pool.tree().leaves());
     if pool.is_waiting() {
         // The thread that syncs opens what is not open. Others may hold `changes` and wait for it.
         if let Err(e) = pool.retry() {
@@ -160,7 +160,7 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
         let _one_at_a_time = entry.right_to_change().map_err(|e| of_sync(&entry, e))?;
         crate::cancel::check()?;
         open(admin, &ask.pool)?;
-        pool.tree.reopen();
+        pool.tree().reopen();
     }
     if ask.device.is_none() {
         pool.clear_errors();
@@ -204,10 +204,10 @@ fn until_suspended(
 /// The vdevs whose errors are to be cleared.
 fn chosen(pool: &Pool, ask: &PoolClear) -> Result<Vec<Arc<vdev::Vdev>>, ApiError> {
     let Some(name) = &ask.device else {
-        pool.tree.stats.clear_errors();
-        return Ok(pool.tree.all());
+        pool.tree().stats.clear_errors();
+        return Ok(pool.tree().all());
     };
-    let found = pool.tree.find_by_name(name).ok_or_else(|| {
+    let found = pool.tree().find_by_name(name).ok_or_else(|| {
         ApiError::sentence(
             Kind::NotFound,
             format!(

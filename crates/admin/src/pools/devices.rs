@@ -25,7 +25,7 @@ enum Named {
 }
 
 fn find(pool: &Pool, name: &str) -> Option<Named> {
-    if let Some(v) = pool.tree.find_by_name(name) {
+    if let Some(v) = pool.tree().find_by_name(name) {
         return Some(Named::InTree(v));
     }
     let is = |c: &&NvList| {
@@ -265,7 +265,7 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
         Some(Named::Spare(c)) if ask.replace => {
             let (top, _) = entry
                 .pool
-                .tree
+                .tree()
                 .leaf_of(old.guid())
                 .map_err(sentence(&action))?;
             if top.is_log() {
@@ -403,7 +403,7 @@ pub fn remove(
             class = "vdev_remove_aux";
         }
         Some(Named::InTree(v)) => {
-            let tops = pool.tree.tops();
+            let tops = pool.tree().tops();
             let top = tops.iter().find(|t| t.guid() == v.guid());
             match top {
                 Some(t) if t.is_log() => pool.remove_log(t.id()).map_err(sentence(&action))?,
@@ -433,7 +433,7 @@ pub fn reopen(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answ
     let _pass = entry.pass_to_change().map_err(|e| of_sync(&entry, e))?;
     not_suspended(&entry)?;
     if !entry.pool.is_readonly() {
-        moved::follow(admin, &entry.pool, &entry.pool.tree.leaves());
+        moved::follow(admin, &entry.pool, &entry.pool.tree().leaves());
     }
     entry.pool.reopen().map_err(answer)?;
     if entry.pool.is_readonly() {

@@ -67,7 +67,7 @@ pub fn health(entry: &PoolEntry) -> String {
     if entry.pool.suspended().is_some() {
         return "SUSPENDED".into();
     }
-    imported_state(&entry.pool.tree).0.name().into()
+    imported_state(entry.pool.tree()).0.name().into()
 }
 
 fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bool) -> api::Pool {
@@ -77,7 +77,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bo
         pool.forget_what_is_gone();
     }
     let wants_space = ask.tree || ask.props != Select::Nothing;
-    let space = wants_space.then(|| pool.space.stats());
+    let space = wants_space.then(|| pool.space().stats());
     let mut out = api::Pool {
         name: pool.name(),
         guid: pool.guid(),
@@ -92,7 +92,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bo
     };
     if let (Some(space), true) = (&space, ask.tree) {
         let look = Look {
-            tree: &pool.tree,
+            tree: pool.tree(),
             space: Some(space),
             imported: true,
             histograms: ask.histograms,
@@ -143,7 +143,7 @@ fn removal(pool: &Pool) -> Option<api::Removal> {
 
 /// The checkpoint, or what is left of one.
 fn checkpoint(pool: &Pool) -> Option<api::Checkpoint> {
-    let c = &pool.shares.checkpoint;
+    let c = &pool.shares().checkpoint;
     let discarding = c.txg().is_none();
     let space = c.kept_sum();
     (!discarding || space > 0).then(|| api::Checkpoint {
@@ -448,7 +448,7 @@ impl<'a> Getter<'a> {
         };
         let value = match (p.name, &value) {
             ("bootfs", PropValue::Int(object)) => {
-                match self.entry.pool.dsl.dataset_by_object(*object) {
+                match self.entry.pool.dsl().dataset_by_object(*object) {
                     Ok(ds) if *object != 0 => Value::Text(ds.full_name()),
                     _ => Value::None,
                 }
@@ -467,7 +467,7 @@ impl<'a> Getter<'a> {
 
     fn computed(&self, name: &str) -> Result<(Value, Source)> {
         let pool = &self.entry.pool;
-        let (brt, ddt) = (&pool.shares.brt, &pool.shares.ddt);
+        let (brt, ddt) = (&pool.shares().brt, &pool.shares().ddt);
         let s = self.space;
         let classes = [&s.normal, &s.special, &s.dedup, &s.embedded_log];
         let sum = |f: fn(&ClassStats) -> u64| classes.iter().map(|c| f(c)).sum::<u64>();
@@ -524,7 +524,7 @@ impl<'a> Getter<'a> {
                 text(temporary, Source::Local)
             }
             "expandsize" => number(
-                pool.tree
+                pool.tree()
                     .tops()
                     .iter()
                     .filter(|t| t.is_concrete() && !t.is_log())
@@ -535,10 +535,10 @@ impl<'a> Getter<'a> {
                 Some(f) if pool.has_map_histograms() => number(f),
                 _ => (Value::None, Source::None),
             },
-            "freeing" => number(pool.dsl.freeing()?),
-            "leaked" => number(pool.dsl.leaked()?),
-            "checkpoint" if pool.shares.checkpoint.txg().is_some() => {
-                number(pool.shares.checkpoint.kept_sum())
+            "freeing" => number(pool.dsl().freeing()?),
+            "leaked" => number(pool.dsl().leaked()?),
+            "checkpoint" if pool.shares().checkpoint.txg().is_some() => {
+                number(pool.shares().checkpoint.kept_sum())
             }
             "bcloneused" => number(self.unless_stuck(|| brt.try_used_and_saved())?.0),
             "bclonesaved" => number(self.unless_stuck(|| brt.try_used_and_saved())?.1),
@@ -553,7 +553,7 @@ impl<'a> Getter<'a> {
             }
             "dedupditto" | "dedupcached" => number(0),
             "last_scrubbed_txg" => {
-                let directory = pool.dsl.mos().hold(1)?;
+                let directory = pool.dsl().mos().hold(1)?;
                 let txg = zap::Zap::new(&directory).get("last_scrubbed_txg")?;
                 number(txg.unwrap_or(0))
             }

@@ -321,7 +321,7 @@ fn try_load(admin: &Arc<Admin>, f: &PoolFound, seen: &mut Importable) {
                 .map(|f| f.name.to_string())
                 .collect();
             if let Some(root) = &mut seen.tree {
-                classes(root, &pool.space.stats());
+                classes(root, &pool.space().stats());
                 root.children.extend(aux_rows(&pool));
             }
             seen.scan = damage::scan(&pool);

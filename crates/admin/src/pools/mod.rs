@@ -76,7 +76,7 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     if !entry.pool.is_readonly() && entry.pool.suspended().is_none() {
         entry.pool.release_spares().map_err(answer)?;
     }
-    let freeing = entry.pool.dsl.freeing().map_err(answer)?;
+    let freeing = entry.pool.dsl().freeing().map_err(answer)?;
     let activity = |name: &str, remaining| Activity {
         name: name.into(),
         running: remaining > 0,

@@ -44,7 +44,11 @@ pub(super) fn follow(admin: &Admin, pool: &Pool, leaves: &[Arc<Vdev>]) -> Vec<u6
 /// The leaf whose device has that name, though the pool does not know it by it.
 pub(super) fn by_label(admin: &Admin, pool: &Pool, path: &str) -> Option<Arc<Vdev>> {
     let guid = guid_of(admin, path).filter(|_| path.starts_with('/'))?;
-    let leaf = pool.tree.leaves().into_iter().find(|l| l.guid() == guid)?;
+    let leaf = pool
+        .tree()
+        .leaves()
+        .into_iter()
+        .find(|l| l.guid() == guid)?;
     // One that is there under its own name keeps that.
     (!is_there(pool, &leaf) && pool.rename_device(guid, path).unwrap_or(false)).then_some(leaf)
 }

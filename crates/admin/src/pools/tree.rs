@@ -120,7 +120,7 @@ fn aux_row(pool: &Pool, dev: &NvList, class: VdevClass) -> api::Vdev {
         _ => VdevKind::Disk,
     };
     let mut stats = VdevStats::default();
-    let in_tree = pool.tree.find(guid);
+    let in_tree = pool.tree().find(guid);
     if let Some(v) = in_tree.as_ref().filter(|v| v.device_asize() > 0) {
         path = v.path();
     }
@@ -128,7 +128,7 @@ fn aux_row(pool: &Pool, dev: &NvList, class: VdevClass) -> api::Vdev {
         (VdevState::Online, VdevAux::Spared)
     } else if matches!(kind, VdevKind::Dspare { .. }) {
         let top = dev.get_u64(keys::pool::TOP_GUID).unwrap_or(0);
-        match pool.tree.find(top) {
+        match pool.tree().find(top) {
             Some(t) if t.state().usable() => (VdevState::Online, VdevAux::None),
             _ => (VdevState::CantOpen, VdevAux::OpenFailed),
         }

@@ -157,21 +157,21 @@ fn raise(
 /// Makes what a pool of the new version has and one of the old has not.
 fn convert(pool: &Pool, tx: &Tx, to: u64, features: &[&'static Feature]) -> Result<()> {
     let from = pool.version();
-    pool.dsl.upgrade(tx, to)?;
-    let directory = Zap::new(&pool.mos.hold(1)?).get("deflate")?;
+    pool.dsl().upgrade(tx, to)?;
+    let directory = Zap::new(&pool.mos().hold(1)?).get("deflate")?;
     let ratio = |t: &Arc<vdev::Vdev>| !t.is_concrete() || t.deflate_ratio() == 512;
     if from < VERSION_DEFLATE
         && to >= VERSION_DEFLATE
         && directory.is_none()
-        && pool.tree.tops().iter().all(ratio)
+        && pool.tree().tops().iter().all(ratio)
     {
-        Zap::new(&pool.mos.hold(1)?).add_u64(tx, "deflate", 1)?;
+        Zap::new(&pool.mos().hold(1)?).add_u64(tx, "deflate", 1)?;
     }
     if to >= VERSION_FEATURES {
-        let store = FeatureStore::create(&pool.mos, tx)?;
+        let store = FeatureStore::create(pool.mos(), tx)?;
         let mut salt = [0; 32];
         pool.env.rng.fill(&mut salt);
-        Zap::new(&pool.mos.hold(1)?).add(
+        Zap::new(&pool.mos().hold(1)?).add(
             tx,
             disk::mos_keys::CHECKSUM_SALT,
             &Value::bytes(&salt),
@@ -186,7 +186,7 @@ fn convert(pool: &Pool, tx: &Tx, to: u64, features: &[&'static Feature]) -> Resu
 fn reopen(admin: &Admin, old: &PoolEntry) -> Result<Arc<Pool>> {
     let paths: Vec<String> = old
         .pool
-        .tree
+        .tree()
         .leaves()
         .iter()
         .filter_map(|l| l.path())

@@ -49,7 +49,7 @@ fn lost_with(sealed: bool, snaps: u32, victim: &dyn Fn(&Pool, &Arc<Dataset>) -> 
         m.put(fs, "first");
     }
     pool.sync().unwrap();
-    let ds = pool.dsl.dataset("p/b").unwrap();
+    let ds = pool.dsl().dataset("p/b").unwrap();
     let bp = victim(&pool, &ds);
     for fs in ["p/a", "p/c", "p/b/low"] {
         m.put(fs, "second");
@@ -71,17 +71,17 @@ fn root(_: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
 
 fn properties(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
     let object = ds.dir().phys().props_zapobj;
-    pool.mos.pointer_of(object, 0, 0).unwrap().unwrap()
+    pool.mos().pointer_of(object, 0, 0).unwrap().unwrap()
 }
 
 fn children(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
     let object = ds.dir().phys().child_dir_zapobj;
-    pool.mos.pointer_of(object, 0, 0).unwrap().unwrap()
+    pool.mos().pointer_of(object, 0, 0).unwrap().unwrap()
 }
 
 fn snapshot_names(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
     let object = ds.phys().snapnames_zapobj;
-    pool.mos.pointer_of(object, 0, 0).unwrap().unwrap()
+    pool.mos().pointer_of(object, 0, 0).unwrap().unwrap()
 }
 
 fn take(m: &Machine, name: &str, recursive: bool) -> Result<Option<String>, ApiError> {
@@ -95,7 +95,7 @@ fn take(m: &Machine, name: &str, recursive: bool) -> Result<Option<String>, ApiE
 
 fn key(pool: &Pool, ds: &Arc<Dataset>) -> BlkPtr {
     let object = ds.dir().key_object_number().unwrap().unwrap();
-    pool.mos.pointer_of(object, 0, 0).unwrap().unwrap()
+    pool.mos().pointer_of(object, 0, 0).unwrap().unwrap()
 }
 
 /// The pool is imported, `p/b` is named, and the others are as they were promised to be.
@@ -243,7 +243,7 @@ fn recursive_commands_go_on_past_a_damaged_list() {
             assert!(said.contains("p/b is damaged"), "{said}");
             assert!(!said.contains("p/a") && !said.contains("p/c"), "{said}");
         };
-        let there = |name: &str| m.entry().pool.dsl.dataset(name).is_ok();
+        let there = |name: &str| m.entry().pool.dsl().dataset(name).is_ok();
         // list -r and get -r, which `upgrade -a` begins with.
         let (names, failed) = listed(&m, DatasetKind::Filesystem);
         let all: Vec<&String> = names.iter().chain(&failed).collect();
@@ -259,7 +259,7 @@ fn recursive_commands_go_on_past_a_damaged_list() {
         names_b(&take(&m, "p@s", true).unwrap_err());
         let sound = ["p", "p/a", "p/a/low", "p/c", "p/c/low"];
         let mut txgs = sound.map(|fs| {
-            let snap = m.entry().pool.dsl.dataset(&format!("{fs}@s")).unwrap();
+            let snap = m.entry().pool.dsl().dataset(&format!("{fs}@s")).unwrap();
             snap.phys().creation_txg
         });
         txgs.sort();
@@ -321,13 +321,16 @@ fn recursive_commands_go_on_past_a_damaged_list() {
         assert_eq!(left, ["p/b"]);
         assert!(sound.iter().all(|fs| !there(&format!("{fs}@t"))));
         // What is below it would stay allocated for good, and nobody would know.
-        let before = m.entry().pool.dsl.dataset("p/b").unwrap().object();
+        let before = m.entry().pool.dsl().dataset("p/b").unwrap().object();
         let done = destroyed("p/b").unwrap();
         assert_eq!(done.failed.len(), 1, "{:?}", done.failed);
         let (name, e) = &done.failed[0];
         assert_eq!(name, "p/b");
         assert!(e.message.contains("damaged and stays"), "{e:?}");
-        assert_eq!(m.entry().pool.dsl.dataset("p/b").unwrap().object(), before);
+        assert_eq!(
+            m.entry().pool.dsl().dataset("p/b").unwrap().object(),
+            before
+        );
         let done = destroyed("p").unwrap();
         let left: Vec<_> = done.failed.iter().map(|f| f.0.as_str()).collect();
         assert!(left.contains(&"p/b") && !left.contains(&"p"), "{left:?}");

@@ -128,7 +128,7 @@ impl Machine {
 
     fn zfs(&self, name: &str) -> Option<Arc<Zfs>> {
         let entry = self.entry();
-        let ds = entry.pool.dsl.dataset(name).ok()?;
+        let ds = entry.pool.dsl().dataset(name).ok()?;
         let mounted = entry.mounted(ds.object())?;
         let zfs = mounted.enter().zfs.clone();
         Some(zfs)

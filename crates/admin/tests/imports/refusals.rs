@@ -83,14 +83,14 @@ fn forged(change: fn(&Pool, &Tx) -> Result<()>) -> Machine {
 
 /// Makes `key` of the directory of the MOS point to `object`.
 fn lead(pool: &Pool, tx: &Tx, key: &str, object: u64) -> Result<()> {
-    let directory = pool.mos.hold(1)?;
+    let directory = pool.mos().hold(1)?;
     Zap::new(&directory).update_u64(tx, key, object)
 }
 
 fn feature(pool: &Pool, tx: &Tx, list: &str) -> Result<()> {
-    let directory = pool.mos.hold(1)?;
+    let directory = pool.mos().hold(1)?;
     let object = Zap::new(&directory).get(list)?;
-    let features = pool.mos.hold(object.unwrap_or(0))?;
+    let features = pool.mos().hold(object.unwrap_or(0))?;
     Zap::new(&features).add_u64(tx, "org.example:from_the_future", 1)
 }
 
@@ -111,12 +111,12 @@ fn something_in_the_mos_is_wrong() {
     const NOWHERE: u64 = 100_000;
     let changes: [(&str, fn(&Pool, &Tx) -> Result<()>); 7] = [
         ("config", |pool, tx| {
-            let directory = pool.mos.hold(1)?;
+            let directory = pool.mos().hold(1)?;
             Zap::new(&directory).remove(tx, "config").map(|_| ())
         }),
         ("", |pool, tx| lead(pool, tx, "config", 1)),
         ("root_dataset", |pool, tx| {
-            let directory = pool.mos.hold(1)?;
+            let directory = pool.mos().hold(1)?;
             Zap::new(&directory).remove(tx, "root_dataset").map(|_| ())
         }),
         ("", |pool, tx| lead(pool, tx, "root_dataset", NOWHERE)),
@@ -140,11 +140,11 @@ fn with_uberblock(change: fn(&mut Uberblock)) -> Machine {
     m.put("p", "first");
     let pool = m.entry().pool.clone();
     pool.sync().unwrap();
-    let (mut ub, _) = pool.tree.best_uberblock(Txg::MAX).unwrap();
+    let (mut ub, _) = pool.tree().best_uberblock(Txg::MAX).unwrap();
     ub.timestamp += 10;
     change(&mut ub);
-    for leaf in pool.tree.leaves() {
-        pool.tree.write_heartbeat(&ub, &leaf).unwrap();
+    for leaf in pool.tree().leaves() {
+        pool.tree().write_heartbeat(&ub, &leaf).unwrap();
     }
     drop(pool);
     m.switched_off(1)
@@ -297,8 +297,8 @@ fn the_objects_of_the_pool_are_damaged() {
     let m = Machine::with_pool(false);
     m.put("p", "first");
     m.entry().pool.sync().unwrap();
-    let root = m.entry().pool.mos.root();
-    let tree = &m.entry().pool.tree;
+    let root = m.entry().pool.mos().root();
+    let tree = m.entry().pool.tree().clone();
     let states = tree.uberblock_txgs().into_iter();
     let older: Vec<_> = states
         .filter_map(|txg| Some(tree.best_uberblock(txg)?.0.rootbp))
@@ -367,7 +367,7 @@ fn a_device_does_not_read_the_log() {
     m.entry().pool.sync().unwrap();
     m.put("p", "second");
     let pool = m.entry().pool.clone();
-    let ds = pool.dsl.root_dataset().unwrap();
+    let ds = pool.dsl().root_dataset().unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let log = set.zil().unwrap().header().log;
     drop((pool, ds, set));
@@ -391,7 +391,7 @@ fn with_m_an_unreadable_log_is_given_up() {
     m.entry().pool.sync().unwrap();
     m.put("p", "second");
     let pool = m.entry().pool.clone();
-    let ds = pool.dsl.root_dataset().unwrap();
+    let ds = pool.dsl().root_dataset().unwrap();
     let log = pool.open_dataset(&ds).unwrap().zil().unwrap().header().log;
     drop((pool, ds));
     let m = m.switched_off(1);

@@ -64,7 +64,7 @@ fn on_ours(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
         let r = at.step("make them", Cost::Each, None, || {
             (0..count).try_for_each(|n| snapshot(&engine, &fs, object, n, &mut supply))
         });
-        engine.close_dataset(engine.dsl.dataset(&fs)?.object());
+        engine.close_dataset(engine.dsl().dataset(&fs)?.object());
         r.and(engine.export())
     })();
     drop_caches()?;
@@ -258,7 +258,7 @@ pub fn of_many(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
                 let below = (0..heads).map(|n| format!("{top}/fs{n:05}"));
                 let all: Result<Vec<_>> = std::iter::once(top.clone())
                     .chain(below)
-                    .map(|fs| Ok((engine.dsl.dataset(&fs)?, name(round))))
+                    .map(|fs| Ok((engine.dsl().dataset(&fs)?, name(round))))
                     .collect();
                 engine.snapshot(all?, |_, _| Ok(()))
             })

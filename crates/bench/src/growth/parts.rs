@@ -71,13 +71,13 @@ pub fn snapshot(
     n: u64,
     supply: &mut Supply,
 ) -> Result<()> {
-    let ds = pool.dsl.dataset(fs)?;
+    let ds = pool.dsl().dataset(fs)?;
     let set = pool.open_dataset(&ds)?;
     let tx = set.os.tx(Need::bytes(BLOCK))?;
     let block = supply.block(BLOCK as usize);
     set.os.hold(object)?.write(&tx, n % BLOCKS * BLOCK, block)?;
     drop(tx);
-    pool.task(move |pool, tx| pool.dsl.snapshot(tx, &ds, &name(n)).map(drop))
+    pool.task(move |pool, tx| pool.dsl().snapshot(tx, &ds, &name(n)).map(drop))
 }
 
 pub fn filesystems(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
@@ -136,7 +136,7 @@ pub fn both(at: &mut At<'_>, world: &Arc<World>) -> Result<()> {
         let engine = open(world)?;
         let r = (0..EACH).try_for_each(|round| all_at_once(&engine, &sets, round, &mut supply));
         for (fs, _) in &sets {
-            engine.close_dataset(engine.dsl.dataset(fs)?.object());
+            engine.close_dataset(engine.dsl().dataset(fs)?.object());
         }
         r.and(engine.export())
     })();
@@ -165,7 +165,7 @@ fn all_at_once(
 ) -> Result<()> {
     let mut heads = Vec::new();
     for (fs, object) in sets {
-        let ds = pool.dsl.dataset(fs)?;
+        let ds = pool.dsl().dataset(fs)?;
         let set = pool.open_dataset(&ds)?;
         let tx = set.os.tx(Need::bytes(BLOCK))?;
         let block = supply.block(BLOCK as usize);
@@ -177,7 +177,7 @@ fn all_at_once(
     pool.task(move |pool, tx| {
         heads
             .iter()
-            .try_for_each(|ds| pool.dsl.snapshot(tx, ds, &name(round)).map(drop))
+            .try_for_each(|ds| pool.dsl().snapshot(tx, ds, &name(round)).map(drop))
     })
 }
 

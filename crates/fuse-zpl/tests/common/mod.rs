@@ -52,7 +52,7 @@ impl Snapshots for Snaps {
     }
 
     fn list(&self) -> base::Result<Vec<(String, u64)>> {
-        self.0.dsl.root_dataset()?.snapshot_names()
+        self.0.dsl().root_dataset()?.snapshot_names()
     }
 
     fn count(&self) -> u64 {
@@ -64,7 +64,7 @@ impl Snapshots for Snaps {
     }
 
     fn find(&self, name: &str) -> base::Result<Key> {
-        let head = self.0.dsl.root_dataset()?;
+        let head = self.0.dsl().root_dataset()?;
         let ds = head.snapshot_named(name)?.ok_or(base::Kind::NotFound)?;
         Ok(Key {
             object: ds.object(),
@@ -89,7 +89,7 @@ impl Snapshots for Snaps {
     }
 
     fn open(&self, key: Key) -> base::Result<Content> {
-        let ds = self.0.dsl.dataset_by_object(key.object)?;
+        let ds = self.0.dsl().dataset_by_object(key.object)?;
         Ok(Content::Files(open(&self.0, &ds.full_name())))
     }
 
@@ -121,7 +121,7 @@ pub fn pool(dir: &TempDir) -> Arc<Pool> {
 
 /// The file system in a dataset.
 pub fn open(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
-    let ds = pool.dsl.dataset(name).unwrap();
+    let ds = pool.dsl().dataset(name).unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let readonly = ds.is_snapshot() || pool.is_readonly();
     Zfs::open(
@@ -228,7 +228,7 @@ impl Mounted {
     /// What is in the kernel's cache, too.
     pub fn snapshot(&self, name: &str) {
         self.written.take().unwrap();
-        let head = self.pool.dsl.root_dataset().unwrap();
+        let head = self.pool.dsl().root_dataset().unwrap();
         self.pool
             .snapshot(vec![(head, name.into())], |_, _| Ok(()))
             .unwrap();
@@ -236,12 +236,12 @@ impl Mounted {
 
     /// Makes the root dataset what its newest snapshot is, and opens it again.
     pub fn roll_back(&self) -> Arc<Zfs> {
-        let object = self.pool.dsl.root_dataset().unwrap().object();
+        let object = self.pool.dsl().root_dataset().unwrap().object();
         self.pool.close_dataset(object);
         self.pool
             .task(move |pool, tx| {
-                let ds = pool.dsl.root_dataset()?;
-                pool.dsl.rollback(tx, &ds)?;
+                let ds = pool.dsl().root_dataset()?;
+                pool.dsl().rollback(tx, &ds)?;
                 let os = ds.open_objset(pool.write_policy(&ds)?, false)?;
                 os.set_zil_header(tx, [0; 192]);
                 Ok(())

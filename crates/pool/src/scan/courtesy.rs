@@ -67,9 +67,9 @@ impl Pool {
         times: u64,
         piece: impl FnOnce() -> R,
     ) -> R {
-        let before = self.tree.foreground();
+        let before = self.tree().foreground();
         let done = piece();
-        let others = self.tree.foreground() != before || self.dmu.unwritten_bytes() > WRITTEN;
+        let others = self.tree().foreground() != before || self.dmu().unwritten_bytes() > WRITTEN;
         courtesy.give_way(others, times);
         done
     }

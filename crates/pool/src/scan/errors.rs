@@ -137,14 +137,14 @@ impl Pool {
         if let Some(e) = self.background.scans.errors.acquire().as_ref() {
             return Ok(Some(e.state));
         }
-        let dir = self.mos.hold(1)?;
+        let dir = self.mos().hold(1)?;
         let words = Zap::new(&dir).get_value(ERROR_SCRUB)?.map(|v| v.ints());
         let state = words.map(|w| ErrorScrubRecord::of(&w));
         Ok(state.filter(|s| s.state != ErrorScrubState::None))
     }
 
     fn store_error_scrub(&self, tx: &Tx, state: &ErrorScrubRecord) -> Result<()> {
-        let dir = self.mos.hold(1)?;
+        let dir = self.mos().hold(1)?;
         Zap::new(&dir).update(tx, ERROR_SCRUB, &Value::u64s(&state.words()))
     }
 
@@ -343,11 +343,11 @@ impl Pool {
 
     fn scrub_error(&self, d: &Damage) -> Found {
         // Before the block is looked up: it was in use then.
-        let lease = self.zio.lease();
+        let lease = self.zio().lease();
         match self.pointers_of(d) {
             Ok(bps) if bps.is_empty() => Found::Whole,
             Ok(bps) => {
-                let done = self.zio.scrub(&bps, lease);
+                let done = self.zio().scrub(&bps, lease);
                 for r in &done {
                     if let Scrubbed::Whole { behind, .. } | Scrubbed::Lost { behind, .. } = r {
                         self.note_behind(behind);
@@ -370,8 +370,8 @@ impl Pool {
     fn pointers_of(&self, d: &Damage) -> Result<Vec<BlkPtr>> {
         if d.objset == 0 {
             let bp = match d.level < 0 {
-                true => Some(self.mos.root()),
-                false => gone(self.mos.pointer_of(d.object, d.level, d.blkid))?,
+                true => Some(self.mos().root()),
+                false => gone(self.mos().pointer_of(d.object, d.level, d.blkid))?,
             };
             return Ok(bp.into_iter().collect());
         }
@@ -380,7 +380,7 @@ impl Pool {
             _ => self.sharers(d),
         };
         for object in datasets {
-            let Some(ds) = gone(self.dsl.dataset_by_object(object).map(Some))? else {
+            let Some(ds) = gone(self.dsl().dataset_by_object(object).map(Some))? else {
                 continue;
             };
             if d.level < 0 {

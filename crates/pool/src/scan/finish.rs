@@ -16,7 +16,7 @@ impl Pool {
     pub(super) fn end_scan(&self, tx: &Tx, mut l: Live, complete: bool) -> Result<()> {
         let queue = std::mem::take(&mut l.words[word::QUEUE]);
         if queue != 0 {
-            self.mos.free(tx, queue)?;
+            self.mos().free(tx, queue)?;
         }
         let state = match complete {
             true => ScanState::Finished,
@@ -46,13 +46,13 @@ impl Pool {
             false => "scan cancelled",
         };
         self.log_internal(tx, event, &format!("errors={}", l.words[word::ERRORS]))?;
-        if complete && self.shares.checkpoint.txg().is_none() && !l.lost_way {
+        if complete && self.shares().checkpoint.txg().is_none() && !l.lost_way {
             self.take_off_dtls(&l, max);
         }
         if complete && l.is_resilver() {
             self.give_up_the_rest(&l, max);
         }
-        self.tree.set_resilvering(self.is_rebuilding());
+        self.tree().set_resilvering(self.is_rebuilding());
         match (l.is_resilver(), complete) {
             (true, true) => self.notice(Scanning::Resilver, Turned::Finished),
             // It begins anew.
@@ -68,7 +68,7 @@ impl Pool {
     fn note_scrubbed(&self, tx: &Tx, min: Txg, max: Txg) -> Result<()> {
         let before = self.last_scrubbed()?.unwrap_or(Txg::NONE);
         if max > before && (min < Txg::INITIAL || min <= before) {
-            let dir = self.mos.hold(1)?;
+            let dir = self.mos().hold(1)?;
             Zap::new(&dir).update_u64(tx, "last_scrubbed_txg", max.number())?;
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Pool {
     /// What leaves have got is taken off their DTLs: everything before `max`, but for what could not be given to them.
     fn take_off_dtls(&self, l: &Live, max: Txg) {
         let (min, _) = l.range();
-        for v in self.tree.all().iter().filter(|v| v.has_dtl()) {
+        for v in self.tree().all().iter().filter(|v| v.has_dtl()) {
             let usable = v.state().usable();
             let away = l.absent.contains(&v.guid());
             let unrepaired = l.behind.get(&v.guid()).cloned().unwrap_or_default();
@@ -104,14 +104,14 @@ impl Pool {
                 self.is_filled(v);
             }
         }
-        self.tree.propagate();
+        self.tree().propagate();
     }
 
     /// Notes what leaves lack although a resilver up to `max` visited it: no further one is started for that.
     fn give_up_the_rest(&self, l: &Live, max: Txg) {
         let mut given_up = self.background.scans.given_up.acquire();
         given_up.clear();
-        for v in self.tree.all().iter().filter(|v| v.has_dtl()) {
+        for v in self.tree().all().iter().filter(|v| v.has_dtl()) {
             let lacks: RangeSet = v.dtl();
             let visited = hull(&lacks).is_some_and(|(_, end)| end <= max);
             if visited && !l.absent.contains(&v.guid()) {

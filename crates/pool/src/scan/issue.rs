@@ -19,7 +19,7 @@ impl Pool {
     /// Scrubs a batch of the queue, of `size` times the least batch; false: nothing was left, or nothing could be done now.
     pub(super) fn issue(&self, budget: &Budget, size: u64) -> bool {
         // Before the blocks are looked up: what is in the queue then was in use at that moment.
-        let lease = self.zio.lease();
+        let lease = self.zio().lease();
         let mut batch = self.background.scans.blocks.next(
             BATCH_BLOCKS.saturating_mul(size) as usize,
             BATCH_BYTES.saturating_mul(size).min(MOST_BYTES),
@@ -43,7 +43,7 @@ impl Pool {
         }
         let before = self.away();
         let bps: Vec<BlkPtr> = batch.iter().map(|w| w.bp).collect();
-        let results = self.zio.scrub(&bps, lease);
+        let results = self.zio().scrub(&bps, lease);
         let away: HashSet<u64> = before.union(&self.away()).copied().collect();
         let (mut written, mut errors, mut done) = (0, 0, false);
         let mut behind: Vec<(u64, Txg)> = Vec::new();
@@ -87,7 +87,7 @@ impl Pool {
     /// it would fail as this scan did.
     pub(super) fn note_behind(&self, behind: &[(u64, Txg)]) {
         let new = behind.iter().filter_map(|&(guid, birth)| {
-            let v = self.tree.find(guid)?;
+            let v = self.tree().find(guid)?;
             (v.has_dtl() && !v.dtl_contains(birth)).then_some((v, birth))
         });
         for (v, birth) in new {
@@ -97,7 +97,7 @@ impl Pool {
 
     /// Leaves that cannot be written now.
     fn away(&self) -> HashSet<u64> {
-        let all = self.tree.all().into_iter();
+        let all = self.tree().all().into_iter();
         let away = all.filter(|v| v.has_dtl() && !v.state().usable());
         away.map(|v| v.guid()).collect()
     }
@@ -105,12 +105,12 @@ impl Pool {
     /// Whether a leaf that can be written lacks a copy of a block. Of a gang the header does not tell where its members are.
     fn is_lacked(&self, bp: &BlkPtr) -> bool {
         let birth = bp.physical_birth();
-        let lacks = |vdev| !self.zio.devices.lacking(vdev, birth).is_empty();
+        let lacks = |vdev| !self.zio().devices.lacking(vdev, birth).is_empty();
         bp.is_gang()
             || bp
                 .dvas()
                 .iter()
-                .any(|d| self.tree.is_removed(d.vdev()) || lacks(d.vdev()))
+                .any(|d| self.tree().is_removed(d.vdev()) || lacks(d.vdev()))
     }
 
     /// Reads the blocks of an intent log that was claimed and not replayed: their copies are put right on the way.
@@ -146,13 +146,13 @@ impl zil::LogBlocks for ClaimedLog<'_> {
         bp: &BlkPtr,
         verify: &(dyn Fn(&[u8]) -> bool + Sync),
     ) -> base::Result<Vec<u8>> {
-        let devices = &self.0.zio.devices;
+        let devices = &self.0.zio().devices;
         bp.sanity(devices.vdevs())?;
         devices.probe(&bp.dva(0), bp.psize(), bp.physical_birth(), verify)
     }
 
     fn read_data(&self, bp: &BlkPtr) -> base::Result<base::Block> {
-        self.0.zio.read(bp)
+        self.0.zio().read(bp)
     }
 
     fn claim(&self, _: &BlkPtr, _: Txg) -> base::Result<()> {

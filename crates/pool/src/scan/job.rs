@@ -122,8 +122,8 @@ impl Pool {
 
     /// The part of a scan in a txg.
     fn step_scan(&self, tx: &Tx) -> Result<Step> {
-        let changes = self.dsl.take_scan_changes();
-        let lost = self.tree.take_lost_repairs();
+        let changes = self.dsl().take_scan_changes();
+        let lost = self.tree().take_lost_repairs();
         {
             let mut live = self.background.scans.live();
             if let Some(l) = live.as_mut() {
@@ -134,14 +134,14 @@ impl Pool {
                     }
                 }
                 changes.into_iter().for_each(|c| l.apply(c));
-                let all = self.tree.all().into_iter();
+                let all = self.tree().all().into_iter();
                 let away = all.filter(|v| v.has_dtl() && !v.state().usable());
                 l.absent.extend(away.map(|v| v.guid()));
             }
         }
         for (guid, births) in lost {
             // A resilver gives them to the device again.
-            if let Some(v) = self.tree.find(guid) {
+            if let Some(v) = self.tree().find(guid) {
                 for (start, end) in births.iter() {
                     v.dtl_add_range(Txg::new(start), Txg::new(end));
                 }
@@ -194,10 +194,10 @@ impl Pool {
     /// Stores the place, and all else of the record.
     pub(super) fn store_place(&self, tx: &Tx, l: &mut Live) -> Result<()> {
         if l.words[word::QUEUE] == 0 {
-            let dn = zap::create_object(&self.mos, tx, QUEUE_TYPE, 0)?;
+            let dn = zap::create_object(self.mos(), tx, QUEUE_TYPE, 0)?;
             l.words[word::QUEUE] = dn.object();
         }
-        let dn = self.mos.hold(l.words[word::QUEUE])?;
+        let dn = self.mos().hold(l.words[word::QUEUE])?;
         let queue = Zap::new(&dn);
         for dataset in std::mem::take(&mut l.touched) {
             match l.queue.get(&dataset) {
@@ -225,7 +225,7 @@ impl Pool {
         }
         let mut queue = BTreeMap::new();
         if words[word::QUEUE] != 0 {
-            let dn = self.mos.hold(words[word::QUEUE])?;
+            let dn = self.mos().hold(words[word::QUEUE])?;
             for e in Zap::new(&dn).iter() {
                 base::cancel::check()?;
                 let e = e?;
@@ -244,7 +244,7 @@ impl Pool {
             .store(again, Ordering::Release);
         self.background.scans.blocks.set_range(Some(live.range()));
         self.records.errlog.set_scanning(true);
-        self.tree
+        self.tree()
             .set_resilvering(live.is_resilver() || self.is_rebuilding());
         *self.background.scans.live() = Some(live);
         Ok(())

@@ -199,7 +199,7 @@ impl Pool {
     /// Begins to rebuild top-level vdev `id`, to which a device was attached that lacks everything before txg `max`; one that is
     /// under way there begins anew.
     pub(crate) fn begin_rebuild(&self, tx: &Tx, id: u64, max: Txg) -> Result<()> {
-        let top = self.tree.top(id)?;
+        let top = self.tree().top(id)?;
         let again = self.background.rebuilds.live().contains_key(&id);
         if !again {
             self.config.features.activate(tx, guid::DEVICE_REBUILD, 1)?;
@@ -214,7 +214,7 @@ impl Pool {
         let live = Live::new(words, self.background.rebuilds.number(), now);
         self.store_rebuild(tx, &top, &words)?;
         self.background.rebuilds.live().insert(id, live);
-        self.tree.set_resilvering(true);
+        self.tree().set_resilvering(true);
         self.tell_of_rebuild(tx, &top, if again { "reset" } else { "started" })?;
         if !again {
             self.notice(Scanning::Rebuild(id), Turned::Started);
@@ -229,7 +229,7 @@ impl Pool {
 
     /// Bytes allocated on a top-level vdev.
     fn allocated_on(&self, id: u64) -> u64 {
-        let s = self.space.stats();
+        let s = self.space().stats();
         let one = s.vdevs.iter().find(|v| v.id == id);
         one.map_or(0, |v| v.allocated)
     }
@@ -243,14 +243,14 @@ impl Pool {
         let Some(zap) = top.get_u64(keys::ZAP_TOP).filter(|z| *z != 0) else {
             return Ok(());
         };
-        let dn = self.mos.hold(zap)?;
+        let dn = self.mos().hold(zap)?;
         Zap::new(&dn).update(tx, VDEV_REBUILD, &Value::u64s(words))
     }
 
     /// A resilver begins: it is newer than all rebuilds.
     pub(super) fn forget_rebuilds(&self, tx: &Tx) -> Result<()> {
         for r in self.rebuilds() {
-            self.store_rebuild(tx, &*self.tree.top(r.vdev)?, &[0; WORDS])?;
+            self.store_rebuild(tx, &*self.tree().top(r.vdev)?, &[0; WORDS])?;
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Pool {
     /// Goes on with the rebuilds that were under way when the pool was left.
     pub(super) fn load_rebuilds(&self) {
         let now = self.env.clock.monotonic_ns();
-        for top in self.tree.tops().iter() {
+        for top in self.tree().tops().iter() {
             let found = self.rebuild_words(top);
             let Some(words) = found.and_then(|w| <[u64; WORDS]>::try_from(w).ok()) else {
                 continue;
@@ -266,7 +266,7 @@ impl Pool {
             if RebuildState::new(words[word::STATE]) == RebuildState::Active {
                 let live = Live::new(words, self.background.rebuilds.number(), now);
                 self.background.rebuilds.live().insert(top.id(), live);
-                self.tree.set_resilvering(true);
+                self.tree().set_resilvering(true);
             }
         }
     }
@@ -280,16 +280,16 @@ impl Pool {
             (l.number, l.at, Txg::new(l.words[word::MAX]))
         };
         // Only then all that is lacked is on disk.
-        if self.dmu.synced_txg().after(1) < max {
+        if self.dmu().synced_txg().after(1) < max {
             return None;
         }
         let ms = from.checked_shr(top.metaslab_shift())?;
-        if ms >= self.space.metaslab_count(id) {
+        if ms >= self.space().metaslab_count(id) {
             return None;
         }
-        let (_, end) = self.space.metaslab_bounds(id, ms).ok()?;
+        let (_, end) = self.space().metaslab_bounds(id, ms).ok()?;
         let next = (ms + 1) << top.metaslab_shift();
-        let Ok(settled) = self.space.settled(id, ms, from, end) else {
+        let Ok(settled) = self.space().settled(id, ms, from, end) else {
             return Some(Piece {
                 number,
                 ranges: Vec::new(),
@@ -329,17 +329,17 @@ impl Pool {
 
     /// Copies the next piece of a top-level vdev; false: there is none, or it cannot be copied now.
     fn rebuild_piece(&self, id: u64, budget: &Budget) -> bool {
-        let Some(top) = self.tree.top(id).ok().filter(|t| t.state().usable()) else {
+        let Some(top) = self.tree().top(id).ok().filter(|t| t.state().usable()) else {
             return false;
         };
         // Not with the lock held: reading the map may mend blocks.
         let from = self.background.rebuilds.live().get(&id).map(|l| l.at);
         let ms = from.and_then(|f| f.checked_shr(top.metaslab_shift()));
-        let Some(ms) = ms.filter(|m| *m < self.space.metaslab_count(id)) else {
+        let Some(ms) = ms.filter(|m| *m < self.space().metaslab_count(id)) else {
             return false;
         };
-        let unreadable = self.space.ensure_loaded(id, ms).is_err();
-        let no_new_txg = self.zio.hold_txgs();
+        let unreadable = self.space().ensure_loaded(id, ms).is_err();
+        let no_new_txg = self.zio().hold_txgs();
         let Some(mut piece) = self.next_of_rebuild(&top) else {
             return false;
         };
@@ -354,9 +354,9 @@ impl Pool {
         if !budget.take((scanned / BLOCK).max(1)) {
             return false;
         }
-        let txg = self.dmu.open_txg();
-        let done = self.tree.rebuild(id, &piece.ranges, txg);
-        if !self.tree.top(id).is_ok_and(|t| t.state().usable()) {
+        let txg = self.dmu().open_txg();
+        let done = self.tree().rebuild(id, &piece.ranges, txg);
+        if !self.tree().top(id).is_ok_and(|t| t.state().usable()) {
             // It waits for its devices, and goes on here.
             return false;
         }
@@ -403,7 +403,7 @@ impl Pool {
         let ids: Vec<u64> = self.background.rebuilds.live().keys().copied().collect();
         let mut more = false;
         for id in ids {
-            let top = self.tree.top(id)?;
+            let top = self.tree().top(id)?;
             let wanted = top.dtl_holders().iter().any(|v| v.is_rebuilt());
             let (words, complete) = {
                 let mut live = self.background.rebuilds.live();
@@ -415,7 +415,7 @@ impl Pool {
                     l.words[word::LAST] = l.at;
                 }
                 let at_end =
-                    l.words[word::LAST] >> top.metaslab_shift() >= self.space.metaslab_count(id);
+                    l.words[word::LAST] >> top.metaslab_shift() >= self.space().metaslab_count(id);
                 let at_end = at_end || (l.moved && mutated(Mutation::RebuildEndsEarly));
                 // What was written to the devices is flushed with this txg; only then they have it.
                 let complete = l.complete;
@@ -487,7 +487,7 @@ impl Pool {
                 }
             }
         }
-        self.tree
+        self.tree()
             .set_resilvering(self.background.rebuilds.is_active());
         self.tell_of_rebuild(tx, top, if complete { "complete" } else { "canceled" })?;
         self.notice(Scanning::Rebuild(top.id()), Turned::Finished);

@@ -107,7 +107,7 @@ impl Pool {
     /// The last sequential rebuild of each top-level vdev that had one. A record that cannot be read is
     /// left out.
     pub fn rebuilds(&self) -> Vec<Rebuild> {
-        let tops = self.tree.tops();
+        let tops = self.tree().tops();
         let read = |t: &std::sync::Arc<vdev::Vdev>| -> Option<Rebuild> {
             let live = self.live_rebuild(t.id());
             let stored = || Some(Rebuild::of(t.id(), &self.rebuild_words(t)?));
@@ -120,7 +120,7 @@ impl Pool {
     /// The record of the last rebuild of a top-level vdev.
     pub(super) fn rebuild_words(&self, top: &vdev::Vdev) -> Option<Vec<u64>> {
         let zap = top.get_u64(keys::ZAP_TOP).filter(|z| *z != 0)?;
-        let dn = self.mos.hold(zap).ok()?;
+        let dn = self.mos().hold(zap).ok()?;
         let words = Zap::new(&dn).get_value(VDEV_REBUILD);
         words.ok()?.map(|w| w.ints())
     }
@@ -135,13 +135,13 @@ impl Pool {
 
     /// The record of the newest scan as it is on disk.
     pub(crate) fn scan_words(&self) -> Result<Option<Vec<u64>>> {
-        let dir = self.mos.hold(1)?;
+        let dir = self.mos().hold(1)?;
         Ok(Zap::new(&dir).get_value(SCAN)?.map(|v| v.ints()))
     }
 
     /// Stores the record of the newest scan.
     pub(crate) fn store_scan(&self, tx: &Tx, words: &[u64]) -> Result<()> {
-        let dir = self.mos.hold(1)?;
+        let dir = self.mos().hold(1)?;
         Zap::new(&dir).update(tx, SCAN, &Value::u64s(words))
     }
 }

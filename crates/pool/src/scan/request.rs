@@ -295,7 +295,7 @@ impl Pool {
             // It waits until that has ended.
             return None;
         }
-        let holders = self.tree.dtl_holders().into_iter();
+        let holders = self.tree().dtl_holders().into_iter();
         holders
             .filter_map(|v| self.due_of(&v))
             .reduce(|(f, e), (first, end)| (f.min(first), e.max(end)))
@@ -368,7 +368,7 @@ impl Pool {
             due.is_some_and(|(first, end)| first < min || end > max)
         };
         let new = |v: &Arc<Vdev>| waits(v) && !is_deferred(v);
-        for v in self.tree.dtl_holders().into_iter().filter(new) {
+        for v in self.tree().dtl_holders().into_iter().filter(new) {
             if !self.config.features.is_active(RESILVER_DEFER) {
                 self.config.features.activate(tx, RESILVER_DEFER, 1)?;
             }
@@ -383,7 +383,7 @@ impl Pool {
         if !self.config.features.is_active(RESILVER_DEFER) {
             return Ok(());
         }
-        let holders = self.tree.dtl_holders();
+        let holders = self.tree().dtl_holders();
         holders.iter().for_each(|v| v.unset(keys::RESILVER_DEFER));
         self.dirty_config();
         let count = self.config.features.count(RESILVER_DEFER).unwrap_or(0);
@@ -394,7 +394,7 @@ impl Pool {
 
     /// Bytes allocated for blocks, on all devices.
     fn allocated_bytes(&self) -> u64 {
-        let s = self.space.stats();
+        let s = self.space().stats();
         let classes = [&s.normal, &s.special, &s.dedup, &s.embedded_log];
         classes.iter().map(|c| c.allocated).sum()
     }
@@ -424,12 +424,12 @@ impl Pool {
         }
         self.background.scans.blocks.set_range(Some((min, max)));
         // Changes of datasets before this moment are none of this scan's.
-        drop(self.dsl.take_scan_changes());
+        drop(self.dsl().take_scan_changes());
         self.records.errlog.set_scanning(true);
-        let all = self.tree.all();
+        let all = self.tree().all();
         all.iter()
             .for_each(|v| v.stats.scan_bytes.store(0, Ordering::Relaxed));
-        self.tree.set_resilvering(function == Function::Resilver);
+        self.tree().set_resilvering(function == Function::Resilver);
         let mut live = Live::new(words, At::Mos(None), BTreeMap::new(), self.seconds());
         live.begun = tx.txg();
         let mut place = self.background.scans.live();

@@ -70,7 +70,7 @@ impl Pool {
         let follow = known(live, self.first_datasets())?.unwrap_or_default();
         Ok(Visit {
             objset: 0,
-            root: self.mos.root(),
+            root: self.mos().root(),
             min,
             max,
             place,
@@ -83,7 +83,7 @@ impl Pool {
     /// What is visited behind the MOS: the snapshot everything comes from, or, in pools that have none, the oldest of each
     /// dataset's snapshots.
     fn first_datasets(&self) -> Result<Vec<(u64, Txg)>> {
-        if let Some(origin) = self.dsl.origin_snapshot()? {
+        if let Some(origin) = self.dsl().origin_snapshot()? {
             return Ok(vec![(origin, Txg::NONE)]);
         }
         let mut out = Vec::new();
@@ -102,8 +102,8 @@ impl Pool {
             Ok(())
         };
         // What is damaged is not visited; its blocks of directories are, with the MOS.
-        self.dsl
-            .walk_past(&self.dsl.root()?, find, &mut |_, _| Ok(()))?;
+        self.dsl()
+            .walk_past(&self.dsl().root()?, find, &mut |_, _| Ok(()))?;
         Ok(out)
     }
 
@@ -125,7 +125,7 @@ impl Pool {
             skip: true,
             follow: Vec::new(),
         };
-        let Some(ds) = known(live, self.dsl.dataset_by_object(object))? else {
+        let Some(ds) = known(live, self.dsl().dataset_by_object(object))? else {
             return Ok(visit);
         };
         let phys = ds.phys();
@@ -161,7 +161,7 @@ impl Pool {
     }
 
     fn clones(&self, object: u64) -> Result<Vec<u64>> {
-        let dn = self.mos.hold(object)?;
+        let dn = self.mos().hold(object)?;
         let mut out = Vec::new();
         for e in Zap::new(&dn).iter() {
             out.extend(e?.value.as_u64());
@@ -200,7 +200,7 @@ impl Pool {
                     in_use: InUse::Since(Lease::of(Txg::NONE)),
                     ..Spec::all(Order::ChildrenFirst)
                 };
-                match walk::walk(&self.zio, &visit.root, &spec, &mut v)? {
+                match walk::walk(self.zio(), &visit.root, &spec, &mut v)? {
                     _ if v.stale => v.passed.map_or(End::Stale, End::At),
                     Some(place) => End::At(place),
                     None => End::Whole,

@@ -110,14 +110,14 @@ fn writes_fail_on_one_device() {
         s.fine();
         s.model.settle_with(s.pool.sync().map(|_| ()));
         s.fine();
-        let leaves = s.pool.tree.leaves();
+        let leaves = s.pool.tree().leaves();
         let leaf = &leaves[sick];
         assert!(!leaf.dtl_is_empty());
         assert!(leaf.stats.write_errors.load(Relaxed) > 0);
         let missed = leaf.dtl();
         // A plug pulled now: the device comes back well, but what it missed is known.
         let fs = s.judge(&s.image());
-        let leaf = fs.pool.tree.leaves()[sick].clone();
+        let leaf = fs.pool.tree().leaves()[sick].clone();
         for (a, b) in missed.iter() {
             for txg in a..b {
                 assert!(
@@ -147,8 +147,8 @@ fn garbage_is_healed() {
         // The one that is read.
         disks[0].corrupt_written(8 << 20);
         let fs = s.judge(&disks);
-        let leaf = fs.pool.tree.leaves()[0].clone();
-        let top = fs.pool.tree.tops()[0].clone();
+        let leaf = fs.pool.tree().leaves()[0].clone();
+        let top = fs.pool.tree().tops()[0].clone();
         let seen =
             leaf.stats.checksum_errors.load(Relaxed) + top.stats.checksum_errors.load(Relaxed);
         assert!(seen > 0, "nothing noticed");
@@ -246,7 +246,7 @@ fn device_missing_at_open() {
         let disks = s.image();
         disks[without].gone.store(true, Relaxed);
         let fs = s.judge(&disks);
-        assert_eq!(fs.pool.tree.state().0, vdev::State::Degraded);
+        assert_eq!(fs.pool.tree().state().0, vdev::State::Degraded);
         let pool = fs.pool.clone();
         // Life goes on without it.
         let (journal, _) = rig::start_journal(&disks);
@@ -259,7 +259,7 @@ fn device_missing_at_open() {
         drop(pool);
         let later: Vec<_> = disks.iter().map(|d| d.fork()).collect();
         let fs = s.mount(&later);
-        let leaf = fs.pool.tree.leaves()[without].clone();
+        let leaf = fs.pool.tree().leaves()[without].clone();
         assert!(leaf.state().usable());
         assert!(!leaf.dtl_is_empty(), "what it missed is forgotten");
         m.judge(&fs, journal.len() + 1)

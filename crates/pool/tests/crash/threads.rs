@@ -38,7 +38,7 @@ impl Logs {
                 pool.remove_log(id).unwrap();
             }
             Logs::Return => {
-                let tops = pool.tree.tops();
+                let tops = pool.tree().tops();
                 let log = tops.iter().find(|t| t.is_log()).unwrap();
                 let how = Offline {
                     temporary: false,

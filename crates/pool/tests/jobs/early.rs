@@ -20,7 +20,7 @@ struct Seen {
 /// one first. `None`: a thread was so late that they were in different txgs.
 fn one_txg(w: &World) -> Option<(Seen, Seen)> {
     let pool = &w.pool;
-    let ds = pool.dsl.dataset("tank/a").unwrap();
+    let ds = pool.dsl().dataset("tank/a").unwrap();
     let set = pool.open_dataset(&ds).unwrap();
     let look = |seen_ds: std::sync::Arc<dsl::Dataset>| {
         let before = seen_ds.phys().referenced_bytes;
@@ -30,7 +30,7 @@ fn one_txg(w: &World) -> Option<(Seen, Seen)> {
                 txg: tx.txg(),
                 root: phys.bp.birth(),
                 freed: phys.referenced_bytes < before,
-                mos_dirty: p.mos.is_dirty_in(tx.txg()),
+                mos_dirty: p.mos().is_dirty_in(tx.txg()),
             })
         }
     };
@@ -92,15 +92,17 @@ fn an_early_task_sees_the_pool_as_the_uberblock_before_its_txg_has_it() {
 #[test]
 fn what_an_early_task_changes_is_on_disk_when_it_returns() {
     let w = World::new();
-    let root = w.pool.dsl.root().unwrap();
+    let root = w.pool.dsl().root().unwrap();
     let made = w.pool.early_task(move |pool, tx| {
-        let ds = pool.dsl.create_fs(tx, &root, "early", Default::default())?;
+        let ds = pool
+            .dsl()
+            .create_fs(tx, &root, "early", Default::default())?;
         pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
         Ok(tx.txg())
     });
     assert!(made.unwrap() <= w.pool.synced_txg());
     let found = w.open(&w.image());
-    let ds = found.dsl.dataset("tank/early").unwrap();
+    let ds = found.dsl().dataset("tank/early").unwrap();
     assert!(!ds.phys().bp.is_hole());
     sim::rig::check(&found).unwrap();
     found.export().unwrap();

@@ -46,7 +46,7 @@ impl Examine {
             false => 0,
         };
         self.stored.store(words[EXAMINED], Ordering::Relaxed);
-        Zap::new(&pool.mos.hold(1)?).update(tx, "scan", &Value::u64s(&words))
+        Zap::new(&pool.mos().hold(1)?).update(tx, "scan", &Value::u64s(&words))
     }
 }
 

@@ -45,16 +45,16 @@ impl World {
     /// A file system `tank/NAME` with an object of so many blocks, on disk.
     pub fn fill(&self, name: &str, blocks: u64) {
         let full = format!("tank/{name}");
-        let (root, name) = (self.pool.dsl.root().unwrap(), name.to_string());
+        let (root, name) = (self.pool.dsl().root().unwrap(), name.to_string());
         self.pool
             .task(move |pool, tx| {
-                let ds = pool.dsl.create_fs(tx, &root, &name, Default::default())?;
+                let ds = pool.dsl().create_fs(tx, &root, &name, Default::default())?;
                 let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
                 let now = zpl::Time { sec: 1, nsec: 0 };
                 create_fs(&os, tx, &FsOptions::new(5000, now))
             })
             .unwrap();
-        let ds = self.pool.dsl.dataset(&full).unwrap();
+        let ds = self.pool.dsl().dataset(&full).unwrap();
         let set = self.pool.open_dataset(&ds).unwrap();
         let tx = set.os.tx(dmu::Need::bytes(blocks * BLOCK as u64)).unwrap();
         let new = dmu::NewObject {
@@ -79,15 +79,15 @@ impl World {
         let full = format!("tank/{name}");
         self.pool
             .task(move |pool, tx| {
-                let ds = pool.dsl.dataset(&full)?;
-                pool.dsl.destroy_head(tx, &ds)
+                let ds = pool.dsl().dataset(&full)?;
+                pool.dsl().destroy_head(tx, &ds)
             })
             .unwrap();
     }
 }
 
 pub fn freeing(pool: &Pool) -> u64 {
-    pool.dsl.freeing().unwrap()
+    pool.dsl().freeing().unwrap()
 }
 
 /// Syncs until nothing waits to be freed; the number of txgs.

@@ -45,7 +45,7 @@ impl Walker<'_> {
         if plain && self.seen.len() % 16 != 0 {
             return None;
         }
-        let data = self.pool.zio.read(bp).ok()?;
+        let data = self.pool.zio().read(bp).ok()?;
         self.out.push(Block {
             bp: *bp,
             data,
@@ -125,7 +125,7 @@ pub fn collect(disks: &[Arc<MemDisk>]) -> Vec<Block> {
         seen: HashSet::new(),
         out: Vec::new(),
     };
-    w.objset(&pool.mos.root(), None);
+    w.objset(&pool.mos().root(), None);
     w.out
 }
 

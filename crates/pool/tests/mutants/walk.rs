@@ -59,15 +59,15 @@ pub fn everything(env: &Env, paths: &[String]) -> bool {
         let _ = p.history_records();
         let _ = p.stored_props();
         let _ = p.scan_state();
-        for top in p.tree.tops().iter() {
-            for ms in 0..p.space.metaslab_count(top.id()).min(64) {
+        for top in p.tree().tops().iter() {
+            for ms in 0..p.space().metaslab_count(top.id()).min(64) {
                 let _ = p.maps().load(top.id(), ms);
             }
         }
-        objects(&p.mos);
-        if let Ok(root) = p.dsl.root() {
+        objects(p.mos());
+        if let Ok(root) = p.dsl().root() {
             let mut sets = Vec::new();
-            let _ = p.dsl.walk(&root, &mut |d| {
+            let _ = p.dsl().walk(&root, &mut |d| {
                 if let Ok(head) = d.head() {
                     sets.extend(head.snapshots().into_iter().flatten().map(|(_, s)| s));
                     sets.push(head);

@@ -70,7 +70,7 @@ fn an_error_scrub_takes_off_the_list_what_is_whole_or_gone_and_leaves_the_rest()
     );
     assert_eq!(w.pool.error_count(), Some(1));
     // The copy that was wrong was written anew from the one that is right.
-    let healed: u64 = w.pool.tree.leaves()[0]
+    let healed: u64 = w.pool.tree().leaves()[0]
         .stats
         .repaired_bytes
         .load(std::sync::atomic::Ordering::Relaxed);

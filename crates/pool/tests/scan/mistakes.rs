@@ -92,7 +92,7 @@ fn an_entry_that_is_forgotten_when_its_snapshot_is_destroyed() {
 fn a_freed_block_that_stays_in_the_queue() {
     found(Mutation::ScanKeepsFreed, 4, |n| {
         let w = World::new(GroupKind::Mirror, 2);
-        w.pool.space.set_eager(true);
+        w.pool.space().set_eager(true);
         (0..3).for_each(|f| w.fill(&format!("f{f}"), 40));
         w.pool
             .start_scrub(ScrubRange::default(), command())

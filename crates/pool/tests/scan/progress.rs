@@ -70,7 +70,7 @@ fn rates_and_times_of_a_scrub_are_true() {
 fn a_resilver_tells_what_it_passes_over() {
     let d = Dated::new(5000);
     d.w.fill("a", 400);
-    let leaf = d.w.pool.tree.leaves()[1].guid();
+    let leaf = d.w.pool.tree().leaves()[1].guid();
     let how = pool::Offline {
         temporary: true,
         fault: false,

@@ -15,7 +15,7 @@ pub fn dev(n: usize) -> DevSpec {
 /// Guid of the leaf on a disk.
 pub fn leaf(pool: &Pool, n: usize) -> u64 {
     let path = format!("d{n}");
-    let leaves = pool.tree.leaves().into_iter();
+    let leaves = pool.tree().leaves().into_iter();
     let found = leaves
         .into_iter()
         .find(|l| l.path().as_ref() == Some(&path));
@@ -70,7 +70,7 @@ fn a_rebuilt_side_stands_alone_and_is_scrubbed() {
         r.rebuilt > 0 && r.scanned >= r.issued && r.issued == r.rebuilt,
         "{r:?}"
     );
-    let fresh = w.pool.tree.find(leaf(&w.pool, 2)).unwrap();
+    let fresh = w.pool.tree().find(leaf(&w.pool, 2)).unwrap();
     assert!(fresh.dtl_is_empty() && fresh.get_u64(keys::REBUILD_TXG).is_none());
     let s = w.finish();
     assert_eq!(
@@ -78,7 +78,7 @@ fn a_rebuilt_side_stands_alone_and_is_scrubbed() {
         (Function::Scrub, ScanState::Finished, 0, 0),
         "a scrub follows"
     );
-    assert_eq!(w.pool.tree.state().0, State::Healthy);
+    assert_eq!(w.pool.tree().state().0, State::Healthy);
     w.pool.sync().unwrap();
     w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
@@ -128,7 +128,7 @@ fn a_disk_is_replaced_sequentially_and_leaves() {
     rebuilt(&w.pool).unwrap();
     w.finish();
     (0..4).for_each(|_| sync(&w.pool));
-    assert!(w.pool.tree.find(first).is_none(), "{:?}", w.pool.tree);
+    assert!(w.pool.tree().find(first).is_none(), "{:?}", w.pool.tree());
     w.config = w.pool.full_config(0, Txg::NONE, false);
     w.whole_on(&|i| i == 2);
 }
@@ -144,7 +144,7 @@ fn the_disk_that_is_replaced_is_not_read_where_others_have_everything() {
         .unwrap();
     rebuilt(&w.pool).unwrap();
     assert_eq!(w.pool.rebuilds()[0].errors, 0);
-    let new = w.pool.tree.find(leaf(&w.pool, 2)).unwrap();
+    let new = w.pool.tree().find(leaf(&w.pool, 2)).unwrap();
     w.finish();
     assert_eq!(new.stats.errors().2, 0, "checksum errors on the new disk");
     (0..4).for_each(|_| sync(&w.pool));
@@ -255,7 +255,7 @@ fn what_a_device_did_not_take_is_healed_after_the_rebuild() {
     (0..5).for_each(|_| sync(&w.pool));
     w.disks[2].write_errors.store(2, Relaxed);
     rebuilt(&w.pool).unwrap();
-    let fresh = w.pool.tree.find(leaf(&w.pool, 2)).unwrap();
+    let fresh = w.pool.tree().find(leaf(&w.pool, 2)).unwrap();
     if fresh.state() != State::Healthy {
         w.pool.online(fresh.guid()).unwrap();
     }
@@ -309,7 +309,7 @@ fn distributed(sequential: bool) {
     let s = w.finish();
     assert_eq!((s.state, s.errors), (ScanState::Finished, 0), "{s:?}");
     (0..4).for_each(|_| sync(&w.pool));
-    let spare = w.pool.tree.find(dspare(&w.pool)).unwrap();
+    let spare = w.pool.tree().find(dspare(&w.pool)).unwrap();
     assert_eq!(
         (spare.kind(), spare.name()),
         (VdevKind::Dspare, "draid1-0-0".into())
@@ -332,13 +332,13 @@ fn distributed(sequential: bool) {
         }
         sync(&w.pool);
     }
-    assert!(w.pool.tree.find(victim).is_none(), "{:?}", w.pool.tree);
+    assert!(w.pool.tree().find(victim).is_none(), "{:?}", w.pool.tree());
     assert!(
-        w.pool.tree.find(dspare(&w.pool)).is_none(),
+        w.pool.tree().find(dspare(&w.pool)).is_none(),
         "{:?}",
-        w.pool.tree
+        w.pool.tree()
     );
-    assert_eq!(w.pool.tree.state().0, State::Healthy);
+    assert_eq!(w.pool.tree().state().0, State::Healthy);
     w.config = w.pool.full_config(0, Txg::NONE, false);
     w.reopen();
     for gone in [0, 2, 3, 4] {
@@ -369,7 +369,7 @@ fn a_log_leaves_while_it_is_rebuilt() {
         bench: 1,
         ..sim::rig::Layout::new(GroupKind::Mirror, 2)
     });
-    let log = w.pool.tree.top_of(leaf(&w.pool, 2)).unwrap().id();
+    let log = w.pool.tree().top_of(leaf(&w.pool, 2)).unwrap().id();
     w.pool
         .attach_sequentially(leaf(&w.pool, 2), &dev(3), Attach::Mirror, None)
         .unwrap();
@@ -378,7 +378,7 @@ fn a_log_leaves_while_it_is_rebuilt() {
     w.pool.pause_job("rebuild", false).unwrap();
     (0..3).for_each(|_| sync(&w.pool));
     assert_eq!((in_use(&w.pool), w.pool.is_rebuilding()), (0, false));
-    assert_eq!(w.pool.tree.holes(), [log]);
+    assert_eq!(w.pool.tree().holes(), [log]);
 }
 
 #[test]
@@ -390,10 +390,16 @@ fn a_record_with_absurd_numbers_stops_no_rebuild() {
         .unwrap();
     w.config = w.pool.full_config(0, Txg::NONE, false);
     w.pool.pause_job("rebuild", true).unwrap();
-    let object = w.pool.tree.top(0).unwrap().get_u64(keys::ZAP_TOP).unwrap();
+    let object = w
+        .pool
+        .tree()
+        .top(0)
+        .unwrap()
+        .get_u64(keys::ZAP_TOP)
+        .unwrap();
     w.pool
         .task(move |pool, tx| {
-            let dn = pool.mos.hold(object)?;
+            let dn = pool.mos().hold(object)?;
             let record = zap::Zap::new(&dn);
             let name = disk::mos_keys::VDEV_REBUILD;
             let mut words = record.get_value(name)?.unwrap().ints();
@@ -425,7 +431,7 @@ fn a_spare_in_the_place_of_a_whole_disk_stays() {
         let s = finish(&w.pool);
         assert_eq!((s.state, s.errors), (ScanState::Finished, 0), "{s:?}");
         (0..6).for_each(|_| sync(&w.pool));
-        let found = w.pool.tree.find(spare).expect("the spare has left");
+        let found = w.pool.tree().find(spare).expect("the spare has left");
         assert!(found.dtl_is_empty(), "{:?}", found.dtl());
         // From here on it has to be there for the disk only as long as that is away.
         let how = pool::Offline {
@@ -434,14 +440,14 @@ fn a_spare_in_the_place_of_a_whole_disk_stays() {
         };
         w.pool.offline(disk, how).unwrap();
         (0..6).for_each(|_| sync(&w.pool));
-        assert!(w.pool.tree.find(spare).is_some());
+        assert!(w.pool.tree().find(spare).is_some());
         w.pool.online(disk).unwrap();
         for _ in 0..2000 {
-            if w.pool.tree.find(spare).is_none() {
+            if w.pool.tree().find(spare).is_none() {
                 break;
             }
             sync(&w.pool);
         }
-        assert!(w.pool.tree.find(spare).is_none(), "{:?}", w.pool.tree);
+        assert!(w.pool.tree().find(spare).is_none(), "{:?}", w.pool.tree());
     }
 }

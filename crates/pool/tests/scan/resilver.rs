@@ -25,7 +25,7 @@ fn comes_back(kind: GroupKind, disks: usize) {
     w.reopen();
     // What the import itself made whole.
     let healed = |w: &World| -> Vec<u64> {
-        let leaves = w.pool.tree.leaves();
+        let leaves = w.pool.tree().leaves();
         let bytes = leaves.iter().map(|l| l.stats.repaired_bytes.load(Relaxed));
         bytes.collect()
     };
@@ -33,21 +33,25 @@ fn comes_back(kind: GroupKind, disks: usize) {
     while w.pool.resilvered_txgs().is_none() {
         w.pool.sync().unwrap();
     }
-    assert_eq!(w.pool.tree.state().0, State::Healthy, "it is being filled");
+    assert_eq!(
+        w.pool.tree().state().0,
+        State::Healthy,
+        "it is being filled"
+    );
     let s = w.finish();
     assert_eq!(
         (s.function, s.state, s.errors),
         (Function::Resilver, ScanState::Finished, 0)
     );
-    let given: Vec<u64> = w.pool.tree.leaves().iter().map(|l| scanned(l)).collect();
+    let given: Vec<u64> = w.pool.tree().leaves().iter().map(|l| scanned(l)).collect();
     assert_eq!(given.iter().sum::<u64>(), s.processed, "{given:?}");
     assert_eq!(given[1], s.processed, "{given:?}");
     assert_eq!(healed(&w), before, "a resilver heals nothing");
     assert!(s.processed > 0);
     w.pool.sync().unwrap();
-    assert!(w.pool.tree.leaves().iter().all(|l| l.dtl_is_empty()));
+    assert!(w.pool.tree().leaves().iter().all(|l| l.dtl_is_empty()));
     w.reopen();
-    assert!(w.pool.tree.leaves().iter().all(|l| l.dtl_is_empty()));
+    assert!(w.pool.tree().leaves().iter().all(|l| l.dtl_is_empty()));
     w.whole_on(&|i| i != 0);
 }
 
@@ -65,7 +69,7 @@ fn the_later_one_waits(defers: bool) {
         let store = w.pool.feature_store().unwrap();
         dsl::Features::count(&**store, feature).unwrap()
     };
-    let leaves = w.pool.tree.leaves();
+    let leaves = w.pool.tree().leaves();
     let (first, second) = (leaves[1].clone(), leaves[2].clone());
     let how = pool::Offline {
         temporary: true,
@@ -124,7 +128,7 @@ fn lacks_for_good(version: u64) {
         version,
         ..sim::rig::Layout::new(GroupKind::Mirror, 3)
     });
-    let leaves = w.pool.tree.leaves();
+    let leaves = w.pool.tree().leaves();
     let (first, second) = (leaves[1].clone(), leaves[2].clone());
     let away = |leaf: &vdev::Vdev, name: &str| {
         let how = pool::Offline {

@@ -225,15 +225,15 @@ fn a_repair_that_cannot_be_written_is_on_the_list_of_what_a_device_lacks() {
     );
     assert!(!w.pool.is_resilvering());
     let lacks = |w: &World| {
-        let leaves = w.pool.tree.leaves();
+        let leaves = w.pool.tree().leaves();
         let ranges: Vec<(u64, u64)> = leaves[1].dtl().iter().collect();
         assert!(leaves[0].dtl_is_empty());
         ranges
     };
     let birth = bp.physical_birth();
     assert_eq!(lacks(&w), [(birth.number(), birth.number() + 1)]);
-    let good = w.pool.tree.leaves()[0].guid();
-    assert!(w.pool.tree.offline(good, false).is_err());
+    let good = w.pool.tree().leaves()[0].guid();
+    assert!(w.pool.tree().offline(good, false).is_err());
     assert!(w.is_whole_on(&|i| i == 1).is_err());
     // The list is on disk; a device that takes the block gets it.
     w.reopen();
@@ -256,13 +256,13 @@ fn repaired_while_flushes_fail(after: usize) -> bool {
         w.disks[1].fail_flush.store(n >= after, Relaxed);
         w.pool.sync().unwrap();
     }
-    let leaf = w.pool.tree.leaves()[1].clone();
+    let leaf = w.pool.tree().leaves()[1].clone();
     let lacks = births.iter().any(|b| leaf.dtl_contains(*b));
     w.disks[1].fail_flush.store(false, Relaxed);
     w.finish();
     w.reopen();
     w.finish();
-    assert!(w.pool.tree.leaves()[1].dtl_is_empty());
+    assert!(w.pool.tree().leaves()[1].dtl_is_empty());
     // A resilver that took the place of the scrub gave it what it lacked, no more.
     w.pool.start_scrub(all, command()).unwrap().unwrap();
     w.finish();
@@ -286,11 +286,11 @@ fn one_side_that_is_wrong_and_one_that_cannot_be_read_are_told_apart() {
     w.spoil(0, &|_| true);
     w.reopen();
     let blocks = w.blocks("a");
-    let errors = |n: usize| w.pool.tree.leaves()[n].stats.errors();
+    let errors = |n: usize| w.pool.tree().leaves()[n].stats.errors();
     let before = errors(0).2;
-    w.pool.zio.cache.clear();
+    w.pool.zio().cache.clear();
     w.disks[1].read_errors.store(1, Relaxed);
-    let e = w.pool.zio.read(&blocks[0]).unwrap_err();
+    let e = w.pool.zio().read(&blocks[0]).unwrap_err();
     w.disks[1].read_errors.store(0, Relaxed);
     assert_eq!(e.kind, base::Kind::Io, "{e}");
     assert_eq!(
@@ -298,12 +298,12 @@ fn one_side_that_is_wrong_and_one_that_cannot_be_read_are_told_apart() {
         0,
         "the side that could not be read is not wrong"
     );
-    w.pool.zio.read(&blocks[0]).unwrap();
+    w.pool.zio().read(&blocks[0]).unwrap();
     assert!(errors(0).2 > before);
     assert_eq!(errors(1).2, 0);
-    w.pool.zio.cache.clear();
+    w.pool.zio().cache.clear();
     w.disks[1].read_errors.store(u64::MAX, Relaxed);
-    let healed = w.pool.zio.read(&blocks[0]);
+    let healed = w.pool.zio().read(&blocks[0]);
     w.disks[1].read_errors.store(0, Relaxed);
     healed.unwrap();
 }

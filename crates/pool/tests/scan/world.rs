@@ -72,10 +72,10 @@ impl World {
 
     /// A file system `tank/NAME` with an object of so many blocks, on disk.
     pub fn fill(&self, name: &str, blocks: u64) {
-        let (root, new) = (self.pool.dsl.root().unwrap(), name.to_string());
+        let (root, new) = (self.pool.dsl().root().unwrap(), name.to_string());
         self.pool
             .task(move |pool, tx| {
-                let ds = pool.dsl.create_fs(tx, &root, &new, Default::default())?;
+                let ds = pool.dsl().create_fs(tx, &root, &new, Default::default())?;
                 let os = pool.new_objset(tx, &ds, disk::os_type::ZFS)?;
                 let now = zpl::Time { sec: 1, nsec: 0 };
                 create_fs(&os, tx, &FsOptions::new(5000, now))
@@ -85,7 +85,7 @@ impl World {
     }
 
     pub fn dataset(&self, name: &str) -> Arc<Dataset> {
-        self.pool.dsl.dataset(&format!("tank/{name}")).unwrap()
+        self.pool.dsl().dataset(&format!("tank/{name}")).unwrap()
     }
 
     /// One more object in a file system that exists.
@@ -132,28 +132,28 @@ impl World {
         let mut out = Data(Vec::new());
         let root = self.dataset(name).phys().bp;
         let all = walk::Spec::all(walk::Order::ParentsFirst);
-        walk::walk(&self.pool.zio, &root, &all, &mut out).unwrap();
+        walk::walk(self.pool.zio(), &root, &all, &mut out).unwrap();
         out.0
     }
 
     pub fn snapshot(&self, name: &str, snap: &str) {
         let (ds, snap) = (self.dataset(name), snap.to_string());
         self.pool
-            .task(move |pool, tx| pool.dsl.snapshot(tx, &ds, &snap).map(drop))
+            .task(move |pool, tx| pool.dsl().snapshot(tx, &ds, &snap).map(drop))
             .unwrap();
     }
 
     pub fn destroy_snapshot(&self, name: &str) {
         let ds = self.dataset(name);
         self.pool
-            .task(move |pool, tx| pool.dsl.destroy_snapshot(tx, &ds))
+            .task(move |pool, tx| pool.dsl().destroy_snapshot(tx, &ds))
             .unwrap();
     }
 
     pub fn destroy(&self, name: &str) {
         let ds = self.dataset(name);
         self.pool
-            .task(move |pool, tx| pool.dsl.destroy_head(tx, &ds))
+            .task(move |pool, tx| pool.dsl().destroy_head(tx, &ds))
             .unwrap();
     }
 
@@ -185,7 +185,7 @@ impl World {
         let disks = self.image(have);
         let pool = rig::open(&disks, &self.config, 2).map_err(|e| e.to_string())?;
         rig::walk(&pool)?;
-        let bad: u64 = pool.tree.all().iter().map(|v| v.stats.errors().2).sum();
+        let bad: u64 = pool.tree().all().iter().map(|v| v.stats.errors().2).sum();
         match bad {
             0 => pool.close().map_err(|e| e.to_string()),
             n => Err(format!("{n} checksum errors")),

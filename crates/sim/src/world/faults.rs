@@ -64,9 +64,9 @@ impl World {
             return Ok(Outcome::Nothing);
         };
         let path = rig::path(disk);
-        let known = |disk| pool.tree.find_by_name(&rig::path(disk));
+        let known = |disk| pool.tree().find_by_name(&rig::path(disk));
         let found = known(disk).map(|v| v.guid());
-        let beside = pool.tree.tops().first().map(|t| t.leaves());
+        let beside = pool.tree().tops().first().map(|t| t.leaves());
         let beside = beside.into_iter().flatten().find(|l| l.state().usable());
         let persistent = pool::Offline {
             temporary: false,
@@ -113,7 +113,7 @@ impl World {
                 None => return Ok(Outcome::Nothing),
             },
             (Change::Log, Some(guid), _) => {
-                let top = pool.tree.leaf_of(guid).map(|(top, _)| top.id());
+                let top = pool.tree().leaf_of(guid).map(|(top, _)| top.id());
                 top.and_then(|id| pool.remove_log(id))
             }
             (Change::Log, None, _) => {

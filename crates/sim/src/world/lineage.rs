@@ -93,7 +93,7 @@ impl World {
         let Some(pool) = self.pool() else {
             return Ok(Txg::NONE);
         };
-        let ds = pool.dsl.dataset(&key(&full(fs), snap))?;
+        let ds = pool.dsl().dataset(&key(&full(fs), snap))?;
         Ok(ds.phys().creation_txg)
     }
 

@@ -115,7 +115,7 @@ impl State {
             Err(e) => self.wrong.push(format!("read while it waits: {e}")),
         }
         // Where there is no room in memory such data wait, too.
-        if !pool.dmu.is_full() {
+        if !pool.dmu().is_full() {
             match m.zfs.write(&m.file, 0, &CACHED, WriteOpts::default()) {
                 Ok(n) if n == CACHED.len() => self.written = Some(pos),
                 Ok(n) => self.wrong.push(format!("{n} bytes taken while it waits")),

@@ -69,7 +69,7 @@ impl World {
         let Some(pool) = self.pool() else {
             return Ok(out);
         };
-        pool.dsl.walk(&pool.dsl.root()?, &mut |d| {
+        pool.dsl().walk(&pool.dsl().root()?, &mut |d| {
             if d.phys().head_dataset_obj == 0 || d.name().starts_with('$') {
                 return Ok(());
             }
@@ -97,8 +97,8 @@ impl World {
             return Ok(None);
         };
         let guid = |ds: &Dataset| ds.phys().guid;
-        let source = pool.dsl.dataset(&key(&full(fs), snap))?;
-        let there = match pool.dsl.dataset(&full(to)) {
+        let source = pool.dsl().dataset(&key(&full(fs), snap))?;
+        let there = match pool.dsl().dataset(&full(to)) {
             Err(e) if e.kind == Kind::NotFound => return Ok(Some(Way::Whole)),
             there => there?,
         };
@@ -120,7 +120,7 @@ impl World {
             return Ok(None);
         }
         let mut base = None;
-        for (_, s) in pool.dsl.dataset(&full(fs))?.snapshots()? {
+        for (_, s) in pool.dsl().dataset(&full(fs))?.snapshots()? {
             if guid(&s) == guid(&source) {
                 break;
             }
@@ -136,7 +136,7 @@ impl World {
         match way {
             Way::GoOn(_) => {
                 let pool = self.pool().ok_or(Kind::NotFound)?;
-                let head = pool.dsl.dataset(&full(to))?;
+                let head = pool.dsl().dataset(&full(to))?;
                 let kept = head.receiving()?.unwrap_or(head);
                 Ok(kept.resume_state()?.is_some_and(|s| s.raw))
             }
@@ -147,7 +147,7 @@ impl World {
     /// Whether a raw increment to `base` cannot go where the same snapshot has other keys or another set of IVs.
     fn is_misfit(&self, to: &str, base: &Dataset) -> Result<bool> {
         let pool = self.pool().ok_or(Kind::NotFound)?;
-        let head = pool.dsl.dataset(&full(to))?;
+        let head = pool.dsl().dataset(&full(to))?;
         let guid = base.phys().guid;
         let own = head.snapshots()?;
         let Some((_, own)) = own.iter().find(|(_, s)| s.phys().guid == guid) else {
@@ -182,7 +182,7 @@ impl World {
         let (Some(base), Some(pool)) = (base, self.pool()) else {
             return Ok(Since::default());
         };
-        let own = pool.dsl.dataset(&full(to))?.snapshots()?;
+        let own = pool.dsl().dataset(&full(to))?.snapshots()?;
         let at = own.iter().position(|(_, s)| s.phys().guid == base);
         let now = self.oracle.now();
         let was = at.and_then(|at| now.snaps.get(&key(to, &own[at].0)));
@@ -319,7 +319,7 @@ impl World {
         let Some(pool) = self.pool().cloned() else {
             return Ok(false);
         };
-        match pool.dsl.dir(&full(fs)) {
+        match pool.dsl().dir(&full(fs)) {
             Err(e) if e.kind == Kind::NotFound => return Ok(false),
             dir => drop(dir?),
         }
@@ -336,7 +336,7 @@ impl World {
     /// Guid of the snapshot on which the stream is based that `to` kept a part of; 0: none.
     fn resumed_base(&self, to: &str) -> Result<u64> {
         let pool = self.pool().ok_or(Kind::NotFound)?;
-        let head = pool.dsl.dataset(&full(to))?;
+        let head = pool.dsl().dataset(&full(to))?;
         let kept = head.receiving()?.unwrap_or(head);
         Ok(kept.resume_state()?.map_or(0, |s| s.from_guid))
     }
@@ -344,7 +344,7 @@ impl World {
     /// Blocks of files in a snapshot.
     fn blocks(&self, fs: &str, snap: &str) -> Result<Vec<BlkPtr>> {
         let pool = self.pool().ok_or(Kind::NotFound)?;
-        let ds = pool.dsl.dataset(&key(&full(fs), snap))?;
+        let ds = pool.dsl().dataset(&key(&full(fs), snap))?;
         let os = ds.open_objset(dmu::WritePolicy::default(), true)?;
         let (mut out, mut object) = (Vec::new(), 0);
         while let Some(o) = os.next_object(object)? {
@@ -393,13 +393,13 @@ impl World {
                 return Ok(Outcome::Nothing);
             };
             let birth = bp.physical_birth();
-            let all_there = |d: &Dva| pool.zio.devices.lacking(d.vdev(), birth).is_empty();
+            let all_there = |d: &Dva| pool.zio().devices.lacking(d.vdev(), birth).is_empty();
             let whole = bp.dvas().iter().all(|d| !d.is_gang() && all_there(d));
             if whole && !spoilt.iter().any(|s| s.dva(0) == bp.dva(0)) {
                 spoilt.push(*bp);
             }
         }
-        let zio = &pool.zio;
+        let zio = pool.zio();
         for bp in &spoilt {
             let mut wrong = zio.read_raw(bp).map_err(text)?;
             wrong.iter_mut().for_each(|b| *b ^= 0x5a);

@@ -134,7 +134,7 @@ impl World {
             && all_sound
         {
             // It has repaired what could be written; whatever is not in the tree is filled when it comes back.
-            if pool.tree.dtl_holders().iter().all(sources::whole) {
+            if pool.tree().dtl_holders().iter().all(sources::whole) {
                 self.content.spoilt.clear();
             }
         }

@@ -37,7 +37,7 @@ impl Asked {
         extra: Option<&Extra>,
         what: &str,
     ) -> Answer<Asked> {
-        let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+        let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
         let allowed = Allowed {
             version: entry.pool.version(),
             enabled: &enabled,
@@ -207,7 +207,7 @@ pub(super) fn store(
         // What was set here goes before what is received anyway.
         let is_local = matches!(ds.prop(name, false)?, Some((_, PropSource::Local)));
         if !is_local {
-            done = done.and(pool.dsl.set_prop(tx, ds, name, &PropChange::Inherit));
+            done = done.and(pool.dsl().set_prop(tx, ds, name, &PropChange::Inherit));
             done = done.and(setters::note((pool, tx), ds, name, by.user));
         }
     }
@@ -267,8 +267,8 @@ impl Late {
     ) -> Result<Unset> {
         // The holds first: what fails must not cost them.
         for tag in &self.holds {
-            if pool.dsl.check_hold(snap, tag, false).is_ok() {
-                pool.dsl.hold(tx, snap, tag, false)?;
+            if pool.dsl().check_hold(snap, tag, false).is_ok() {
+                pool.dsl().hold(tx, snap, tag, false)?;
             }
         }
         let mut failed = Unset::new();

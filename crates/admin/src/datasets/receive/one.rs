@@ -261,7 +261,7 @@ fn new_key(
     prepared: Option<Prepared>,
     what: &str,
 ) -> Answer<Option<NewKey>> {
-    let features = entry.pool.dsl.features();
+    let features = entry.pool.dsl().features();
     let enabled = features.is_enabled(dsl::crypto::ENCRYPTION);
     let new = keys::for_new(Some(&parent.dir()), enabled, crypt, prepared);
     let new = new.and_then(|key| match key {
@@ -413,10 +413,10 @@ impl Opening {
         failed: &mut Unset,
     ) -> Result<Arc<Objset>> {
         if self.is_new {
-            pool.dsl.give_creator(tx, ds, self.uid)?;
+            pool.dsl().give_creator(tx, ds, self.uid)?;
         }
         if let Some(snaps) = &self.redact {
-            pool.dsl.mark_redacted(tx, ds, snaps)?;
+            pool.dsl().mark_redacted(tx, ds, snaps)?;
         }
         // What is there already keeps its own until it has the data, too.
         if self.is_new {
@@ -528,7 +528,7 @@ fn start(
                 make(pool, tx)?;
             }
             let parent = match name.rsplit_once('/') {
-                Some((up, _)) if head.is_none() => Some(pool.dsl.dir(up)?),
+                Some((up, _)) if head.is_none() => Some(pool.dsl().dir(up)?),
                 _ => None,
             };
             let place = match (&head, &parent) {
@@ -798,7 +798,7 @@ fn end_in_txg(
         }
         // A log that a crash left behind goes with the content of the target, and not before.
         let log = head.as_ref().map(|h| pool.left_log(h)).transpose()?;
-        let snap = pool.dsl.receive_end(tx, &end)?;
+        let snap = pool.dsl().receive_end(tx, &end)?;
         if let Some(Err(e)) = log.map(|log| log.free(tx)) {
             pool.stop_for_good(e.clone());
             return Err(e);
@@ -851,7 +851,7 @@ fn give_up(
     let gone = ds.clone();
     let r = entry
         .pool
-        .task(move |pool, tx| pool.dsl.receive_abandon(tx, &gone));
+        .task(move |pool, tx| pool.dsl().receive_abandon(tx, &gone));
     if let Err(e) = r {
         tracing::error!("{}: what was received in part stays: {e}", ds.full_name());
     }

@@ -148,13 +148,13 @@ fn follow_root(
             // Whoever was one has its location already.
             let had = dir.encryption_root()?;
             let new = had.is_some_and(|r| r.object() != dir.object());
-            pool.dsl.split_root(tx, &dir)?;
+            pool.dsl().split_root(tx, &dir)?;
             match &location {
                 Some(at) if new => set::store_location(pool, tx, &ds, at),
                 _ => Ok(()),
             }
         }
-        false => pool.dsl.rejoin_root(tx, &dir),
+        false => pool.dsl().rejoin_root(tx, &dir),
     });
     match r {
         // What is received alone, or below another tree, keeps its own.
@@ -288,7 +288,7 @@ struct Local {
 }
 
 fn locals(entry: &Arc<PoolEntry>, to: &str) -> Answer<Vec<Local>> {
-    let Ok(top) = entry.pool.dsl.dir(to) else {
+    let Ok(top) = entry.pool.dsl().dir(to) else {
         return Ok(Vec::new());
     };
     let all = datasets::subtree(&top).map_err(errors::answer)?;

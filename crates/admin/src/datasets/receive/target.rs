@@ -78,7 +78,7 @@ pub(super) fn target_name(
 pub(super) fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
     let mut at = near;
     while let Some((up, _)) = at.rsplit_once('/') {
-        let below = match entry.pool.dsl.dir(up) {
+        let below = match entry.pool.dsl().dir(up) {
             Ok(dir) => datasets::subtree(&dir)?,
             Err(e) if e.kind == Kind::NotFound => Vec::new(),
             Err(e) => return Err(e),
@@ -383,7 +383,7 @@ fn limited(
     filled: Option<&Arc<Dataset>>,
 ) -> Answer<()> {
     let who = rights::caller(run.admin, entry, run.peer)?;
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     let parent = above.map(|a| &a.parent);
     let Some(place) = target.head.as_ref().or(filled).or(parent) else {
         return Ok(());
@@ -554,7 +554,7 @@ pub(super) fn unplayed(fs: &str) -> String {
 
 /// Whether the head changes in a txg that is not on disk.
 pub(super) fn has_unwritten(entry: &PoolEntry, head: &Dataset) -> bool {
-    let open = entry.pool.dmu.open_txg();
+    let open = entry.pool.dmu().open_txg();
     let dirty = |os: Arc<Objset>| (0..3).any(|n| os.is_dirty_in(open.before(n)));
     head.objset().is_some_and(dirty)
 }
@@ -648,7 +648,7 @@ pub(super) fn brings(begin: &Begin) -> Vec<&'static str> {
 }
 
 pub(super) fn check_features(entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<()> {
-    let enabled = |guid: &str| entry.pool.dsl.features().is_enabled(guid);
+    let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
     for (bit, guid, name) in NEEDS {
         if begin.features & bit != 0 && !enabled(guid) {
             return Err(words::sentence(

@@ -53,7 +53,7 @@ impl Step {
 
     /// The dataset. Nobody may be able to destroy it: it is in use, or the names in the pool stay as they are.
     pub fn load(&self, entry: &PoolEntry) -> Result<Arc<Dataset>> {
-        entry.pool.dsl.dataset_by_object(self.object)
+        entry.pool.dsl().dataset_by_object(self.object)
     }
 }
 
@@ -173,7 +173,7 @@ fn base_of(entry: &PoolEntry, ds: &Arc<Dataset>, name: &str, from: &str) -> Answ
         )
     };
     let fail = |e| failure(name, e);
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     if datasets::pool_of(from) != datasets::pool_of(name) {
         return Err(not_earlier());
     }
@@ -280,7 +280,7 @@ fn redaction(
         let why = format!("redaction bookmark '{fs}#{short}' is of another snapshot");
         return Err(refusal(Kind::Invalid, name, &why));
     }
-    let list = entry.pool.dsl.redaction_list(mark.redaction_obj);
+    let list = entry.pool.dsl().redaction_list(mark.redaction_obj);
     Ok(Arc::new(list.map_err(fail)?))
 }
 

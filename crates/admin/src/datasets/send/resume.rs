@@ -26,7 +26,7 @@ fn fail(e: base::Error) -> ApiError {
 /// The snapshot, or file system, of a guid: first where it was, a snapshot then anywhere in the pool where `may` lets the caller
 /// send.
 fn by_guid(entry: &PoolEntry, name: &str, guid: u64, may: May<'_>) -> Result<Option<Arc<Dataset>>> {
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     // A stream of a file system itself, not of a snapshot.
     let of_head = name
         .strip_suffix(HEAD_NAME)
@@ -114,7 +114,7 @@ fn base_by_guid(
     loop {
         for (name, mark) in dir.head()?.bookmarks()? {
             if mark.guid == guid {
-                let base = Base::of_bookmark(&entry.pool.dsl, &mark, dir.object() != own)?;
+                let base = Base::of_bookmark(entry.pool.dsl(), &mark, dir.object() != own)?;
                 if !is_it(&base) {
                     continue;
                 }
@@ -132,7 +132,7 @@ fn base_by_guid(
 fn redaction(entry: &PoolEntry, ds: &Dataset, snaps: &[u64]) -> Result<Option<Arc<RedactionList>>> {
     for (_, mark) in ds.dir().head()?.bookmarks()? {
         if mark.redaction_obj != 0 && mark.guid == ds.phys().guid {
-            let list = entry.pool.dsl.redaction_list(mark.redaction_obj)?;
+            let list = entry.pool.dsl().redaction_list(mark.redaction_obj)?;
             if same(list.snaps(), snaps) {
                 return Ok(Some(Arc::new(list)));
             }
@@ -153,7 +153,7 @@ type May<'a> = Option<&'a dyn Fn(&Dataset) -> bool>;
 pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken, may: May<'_>) -> Answer<Plan> {
     let found = by_guid(entry, &t.to_name, t.to_guid, may).map_err(fail)?;
     let Some(ds) = found else {
-        let why = match entry.pool.dsl.dataset(&t.to_name) {
+        let why = match entry.pool.dsl().dataset(&t.to_name) {
             Ok(_) => "is no longer the same snapshot used in the initial send",
             Err(_) => "used in the initial send no longer exists",
         };
@@ -230,7 +230,7 @@ pub fn saved(entry: &Arc<PoolEntry>, r: &Send) -> Answer<Plan> {
         let why = datasets::plain(e.clone(), &r.target).message;
         ApiError::sentence(e.kind, format!("saved send failed: {why}"))
     };
-    let dsl = &entry.pool.dsl;
+    let dsl = entry.pool.dsl();
     let ds = match dsl.dataset(&format!("{}/%recv", r.target)) {
         Ok(ds) => ds,
         Err(e) if e.kind == Kind::NotFound => head,

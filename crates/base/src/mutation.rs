@@ -128,10 +128,14 @@ pub enum Mutation {
     LeftLogFreedEarly,
     /// An exchange of two names takes the pending writes of one file into the log.
     ExchangeTakesOne,
+    /// A write to a volume that is to be stable at once is not logged.
+    ForcedWriteUnlogged,
+    /// The replay of a volume's log frees ranges behind everything else.
+    DiscardReplayedLate,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 62] = [
+pub const MUTATIONS: [Mutation; 64] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -194,6 +198,8 @@ pub const MUTATIONS: [Mutation; 62] = [
     Mutation::NewLogBelieved,
     Mutation::LeftLogFreedEarly,
     Mutation::ExchangeTakesOne,
+    Mutation::ForcedWriteUnlogged,
+    Mutation::DiscardReplayedLate,
 ];
 
 #[cfg(feature = "mutations")]

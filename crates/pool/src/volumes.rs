@@ -2,6 +2,7 @@
 
 use crate::datasets::OpenSet;
 use crate::Pool;
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use disk::volume::{DATA, PROPS, SIZE};
@@ -84,6 +85,21 @@ struct Redo<'a> {
     set: &'a OpenSet,
     zil: &'a Zil,
     size: u64,
+    /// Ranges whose freeing was put off: a deliberate mistake.
+    late: Vec<(u64, u64)>,
+}
+
+impl Redo<'_> {
+    fn free(&self, offset: u64, len: u64) -> Result<()> {
+        let data = self.set.os.hold(DATA)?;
+        if is_damaged(data.check_free(offset, len))? {
+            return Ok(());
+        }
+        let tx = self.set.os.tx(Need::freeing())?;
+        data.free_range(&tx, offset, len)?;
+        self.zil.replayed(tx.txg());
+        Ok(())
+    }
 }
 
 impl Replayer for Redo<'_> {
@@ -114,12 +130,10 @@ impl Replayer for Redo<'_> {
             }
             Body::Truncate { offset, length, .. } => {
                 let len = length.min(self.size.saturating_sub(offset));
-                if is_damaged(data.check_free(offset, len))? {
-                    return Ok(());
+                match mutated(Mutation::DiscardReplayedLate) {
+                    true => self.late.push((offset, len)),
+                    false => self.free(offset, len)?,
                 }
-                let tx = os.tx(Need::freeing())?;
-                data.free_range(&tx, offset, len)?;
-                self.zil.replayed(tx.txg());
             }
             _ => bail!(
                 Unsupported,
@@ -128,6 +142,11 @@ impl Replayer for Redo<'_> {
             ),
         }
         Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let late = std::mem::take(&mut self.late);
+        late.into_iter().try_for_each(|(at, n)| self.free(at, n))
     }
 }
 
@@ -187,7 +206,14 @@ impl Pool {
             return Ok(());
         };
         let size = Volume::new(set.os.clone())?.size();
-        let done = zil.replay(&mut Redo { set, zil, size })?;
+        let late = Vec::new();
+        let mut redo = Redo {
+            set,
+            zil,
+            size,
+            late,
+        };
+        let done = zil.replay(&mut redo)?;
         if let Some((seq, ty, e)) = done.failed {
             return Err(e.context(format!(
                 "intent log record {seq} (type {ty}) cannot be replayed"

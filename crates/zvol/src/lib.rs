@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+use base::mutation::{mutated, Mutation};
 use base::sync::{ReadGuard, RwLockExt, WriteGuard};
 use base::{bail, Kind, Result};
 use disk::volume::{DATA, PROPS, SIZE};
@@ -255,7 +256,7 @@ impl Zvol {
             };
             o.log(&tx, record);
         }
-        match wait {
+        match wait && !mutated(Mutation::ForcedWriteUnlogged) {
             true => o.commit(),
             false => Ok(()),
         }

@@ -73,12 +73,12 @@ impl Model {
 
 fn new_volume(pool: &Arc<Pool>) {
     let made = pool.task(|pool, tx| {
-        let root = pool.dsl.dir("tank")?;
+        let root = pool.dsl().dir("tank")?;
         let args = CreateArgs {
             case_insensitive: false,
             internal: false,
         };
-        let ds = pool.dsl.create_fs(tx, &root, "v", args)?;
+        let ds = pool.dsl().create_fs(tx, &root, "v", args)?;
         let os = pool.new_objset(tx, &ds, disk::os_type::ZVOL)?;
         let shape = Shape {
             size: PIECES as u64 * PIECE,
@@ -94,7 +94,7 @@ fn open(pool: &Arc<Pool>) -> Result<Arc<Zvol>, String> {
     if let Some((name, e)) = failed.first() {
         return Err(format!("{name}: {e}"));
     }
-    let ds = pool.dsl.dataset("tank/v").map_err(|e| e.to_string())?;
+    let ds = pool.dsl().dataset("tank/v").map_err(|e| e.to_string())?;
     Zvol::open(pool, &ds).map_err(|e| e.to_string())
 }
 

@@ -138,7 +138,11 @@ impl Dataset {
     /// Whether a change of `need` fits beside `pending` bytes not yet on disk. `Again`: after
     /// what is pending has been written it may.
     pub fn check_space(&self, need: Need, pending: u64) -> Result<()> {
-        let a = self.available_for(need.net_free);
+        self.check_within(self.available_for(need.net_free), need, pending)
+    }
+
+    /// The same with what is available known.
+    fn check_within(&self, a: Available, need: Need, pending: u64) -> Result<()> {
         let full = || {
             let kind = if a.by_quota {
                 Kind::Quota
@@ -168,11 +172,12 @@ impl dmu::Admission for Dataset {
     fn has_room(&self, need: Need, pending: u64) -> Result<()> {
         // Other datasets take from the same pool; their dirty data is known only as a sum. It has
         // no part in a quota.
-        let pending = match self.available_for(need.net_free).by_quota {
+        let a = self.available_for(need.net_free);
+        let pending = match a.by_quota {
             true => pending,
             false => pending.max(self.core.dmu().pending_space()),
         };
-        self.check_space(need, pending)
+        self.check_within(a, need, pending)
     }
 
     fn admit(&self, need: Need, pending: u64) -> Result<()> {

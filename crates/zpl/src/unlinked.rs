@@ -14,10 +14,15 @@ impl Zfs {
         while let Some(object) = self.cache.reaper.pop() {
             // Somebody may have found it again through the kernel's memory of it, or given it a link.
             let in_use = self.cache.get(object).is_some() || self.cache.reaper.is_kept(object);
-            if in_use || self.links_of(object).is_ok_and(|links| links > 0) {
+            if in_use {
                 continue;
             }
-            match self.destroy(object) {
+            let destroyed = match self.load_unused(object) {
+                Ok(z) if z.fixed().links > 0 => continue,
+                Ok(z) => self.destroy(z),
+                Err(e) => Err(e),
+            };
+            match destroyed {
                 Ok(()) => {}
                 // It stays on the queue for the next mount; the caller's own operation succeeded.
                 // So does what is damaged: its blocks cannot be found, and nobody needs them.
@@ -34,9 +39,9 @@ impl Zfs {
         Ok(())
     }
 
-    fn links_of(&self, object: u64) -> Result<u64> {
-        let z = Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.cache)?;
-        Ok(z.fixed().links)
+    /// A znode of an object of which nobody has one.
+    fn load_unused(&self, object: u64) -> Result<Znode> {
+        Znode::load(self.os.hold(object)?, self.sa.as_ref(), &self.cache)
     }
 
     /// Nobody uses the object by its number any more ([`Znode::keep_by_number`]). True if somebody did:
@@ -75,7 +80,7 @@ impl Zfs {
             if self.cache.reaper.is_kept(o) {
                 continue;
             }
-            match self.destroy(o) {
+            match self.load_unused(o).and_then(|z| self.destroy(z)) {
                 Ok(()) => {}
                 // An entry without its object: nothing but the entry is left to remove.
                 Err(e) if e.kind == Kind::NotFound => {
@@ -91,9 +96,8 @@ impl Zfs {
     }
 
     /// Frees one object that is on the queue and that nobody uses.
-    fn destroy(&self, object: u64) -> Result<()> {
-        let dn = self.os.hold(object)?;
-        let z = Znode::load(dn, self.sa.as_ref(), &self.cache)?;
+    fn destroy(&self, z: Znode) -> Result<()> {
+        let object = z.object;
         let f = z.fixed();
         let extra = z.extra();
         let external = z.legacy_acl_object();

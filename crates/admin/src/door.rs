@@ -220,6 +220,9 @@ pub trait Mount: Send + Sync {
     /// it; unsupported, if it [`Mount::is_fixed`].
     fn remount(&self, options: &MountOptions) -> Result<()>;
 
+    /// Properties changed, which hold already: what the kernel keeps of directories may not be what they ask for.
+    fn follow_props(&self) {}
+
     /// Properties changed: snapshots are seen with, or as, another file system.
     fn follow_snapdir(&self) {}
 

@@ -308,6 +308,7 @@ impl Mounted {
     fn follow(&self, pool: &Pool, p: Props, was_writable: bool) {
         let writable = !p.readonly;
         self.apply(p);
+        self.mount.follow_props();
         if writable && !was_writable {
             if let Err(e) = self.count_owners(pool) {
                 tracing::warn!("{}: owners are not charged: {e}", self.ds.full_name());

@@ -703,6 +703,12 @@ impl Mount for FuseMount {
         }
     }
 
+    fn follow_props(&self) {
+        if let Some(adapter) = self.adapter.upgrade() {
+            adapter.properties_changed();
+        }
+    }
+
     fn follow_snapdir(&self) {
         let wanted = self.wants_snapdir();
         let mut snapdir = self.snapdir.acquire();

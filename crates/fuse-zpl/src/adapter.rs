@@ -3,6 +3,7 @@
 use crate::admission::Admission;
 use crate::caching::Caching;
 use crate::control_gate::ControlGate;
+use crate::control_lists::ControlLists;
 use crate::ctldir::{self, Ctldir, Dir, Line, SharedLists, Tree};
 use crate::fresh::Fresh;
 use crate::gate::{Gate, Running};
@@ -49,6 +50,7 @@ pub struct Adapter {
     pub(crate) opens_unasked: AtomicBool,
     /// See `opens_unasked`.
     pub(crate) lists_unasked: AtomicBool,
+    pub(crate) control_lists: ControlLists,
     pub(crate) page_reads: PageReads,
     /// What is not shown of programs and devices.
     pub(crate) power: Power,
@@ -119,6 +121,7 @@ impl Adapter {
             unchanging: pool.is_readonly(),
             opens_unasked: AtomicBool::new(false),
             lists_unasked: AtomicBool::new(false),
+            control_lists: ControlLists::default(),
             page_reads: PageReads::default(),
             power: Power::default(),
             lists: Mutex::default(),
@@ -141,9 +144,10 @@ impl Adapter {
         self.unchanging && !self.caching.direct && !direct
     }
 
-    /// The same for directories (for [`fuse::Config::zero_message_opendir`]): listings may be kept.
+    /// The same for directories (for [`fuse::Config::zero_message_opendir`]), in any pool: listings may be kept, and the kernel asks for
+    /// attributes before it opens a directory.
     pub fn needs_no_opendir(&self) -> bool {
-        self.unchanging && self.caching.names.is_none()
+        self.caching.names.is_none()
     }
 
     /// The files that are open for writing.

@@ -76,6 +76,11 @@ fn ioctl_data(data: Vec<u8>) -> IoctlReply {
 impl Adapter {
     /// How long the kernel may keep the attributes of an object.
     pub(crate) fn ttl(&self, zfs: &Zfs, node: u64, z: &Znode) -> Duration {
+        let ttl = self.content_ttl(zfs, node, z);
+        ttl.min(self.listing_ttl(zfs, node, z))
+    }
+
+    fn content_ttl(&self, zfs: &Zfs, node: u64, z: &Znode) -> Duration {
         let writer = self.writers.is_open(node);
         if writer && (self.writers.is_closing() || !zfs.room(z).is_ok_and(|room| room >= SCARCE))
             || self.stale.contains(node)
@@ -209,6 +214,7 @@ impl Adapter {
             return Err(Errno::ENOTTY);
         };
         self.set_flags(req, zfs, z, &a, cmd, input)?;
+        self.attributes_changed(node);
         Ok(ioctl_data(Vec::new()))
     }
 

@@ -1,6 +1,7 @@
 //! Names: looking them up and listing them, in the head, in snapshots and in the control directory.
 
 use crate::adapter::{Adapter, Node, Result};
+use crate::control_lists::behind;
 use crate::convert::{attr_out, cred};
 use crate::ctldir::{self, Dir, Tree, NAME};
 use crate::data::O_NOATIME;
@@ -253,6 +254,7 @@ impl Adapter {
         self.admission.call(req)?;
         let (zfs, dir) = self.head(req, parent)?;
         let z = zfs.create(&dir, name, new, &cred(req))?;
+        self.names_changed(parent);
         Ok(self.entry(&zfs, &z))
     }
 
@@ -299,7 +301,7 @@ impl Adapter {
             Node::File(t, z) => {
                 let zfs = t.zfs().ok_or(Errno::ENOTDIR)?;
                 let root = t.is_root(z);
-                zfs.readdir(z, offset, |e| {
+                zfs.entries(z, offset, |e| {
                     let ino = match root && e.name == b".." {
                         true => self.ctl.dir_attr(Dir::Snapshots).ino,
                         false => t.ino(e.object),
@@ -357,11 +359,11 @@ impl Adapter {
     ) -> Result<()> {
         let visible = node == fuse::ROOT && self.ctl.mode() == Snapdir::Visible;
         if !visible || offset > AFTER_DOTS {
-            return Ok(zfs.readdir(dir, offset, |e| Ok(put(&e)))?);
+            return Ok(zfs.entries(dir, offset, |e| Ok(put(&e)))?);
         }
         let mut full = false;
         if offset < AFTER_DOTS {
-            zfs.readdir(dir, offset, |e| {
+            zfs.entries(dir, offset, |e| {
                 let next = match e.name {
                     b"." => e.next,
                     b".." => AFTER_DOTS,
@@ -378,7 +380,7 @@ impl Adapter {
             next: AFTER_DOTS + 1,
         };
         if !full && put(&ctl) {
-            zfs.readdir(dir, AFTER_DOTS + 1, |e| Ok(put(&e)))?;
+            zfs.entries(dir, AFTER_DOTS + 1, |e| Ok(put(&e)))?;
         }
         Ok(())
     }
@@ -391,11 +393,7 @@ impl Adapter {
         offset: u64,
         mut put: impl FnMut(u64, &DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let list = self.lists.acquire().get(&fh).cloned();
-        let list = match list {
-            Some(l) => l,
-            None => self.shared.share(dir, self.ctl.list(dir)?),
-        };
+        let (number, list, from) = self.control_list(dir, fh, offset)?;
         let up = match dir {
             Dir::Root => self.gate.current().root_object(),
             _ => self.ctl.dir_attr(Dir::Root).ino,
@@ -403,9 +401,8 @@ impl Adapter {
         let dots = [(self.ctl.dir_attr(dir).ino, &b"."[..]), (up, &b".."[..])];
         let dots = dots.into_iter().map(|(ino, name)| (ino, DT_DIR, name));
         let lines = list.iter().map(|l| (l.ino, l.kind, &l.name[..]));
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (i, (ino, dtype, name)) in dots.chain(lines).enumerate().skip(from) {
-            let next = i as u64 + 1;
+            let next = behind(number, i);
             let object = ino;
             if !put(
                 ino,

@@ -35,6 +35,7 @@ impl Filesystem for Adapter {
     fn destroy(&self) {
         self.control.end();
         self.lists.acquire().clear();
+        self.control_lists.clear();
         self.ctl.close_all();
         self.nodes.clear();
         let zfs = self.gate.current();
@@ -75,7 +76,14 @@ impl Filesystem for Adapter {
         if fh == Some(WRITER) && !is_ours(node) {
             self.before_write(req, node)?;
         }
-        Ok(self.attr_and_flags(&self.resolve(req, node)?, node).0)
+        let n = self.resolve(req, node)?;
+        let old = self.take_old_listing(&n, node);
+        let reply = self.attr_and_flags(&n, node).0;
+        drop(n);
+        if old {
+            self.drop_listing(node);
+        }
+        Ok(reply)
     }
 
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
@@ -135,7 +143,11 @@ impl Filesystem for Adapter {
     fn unlink(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
         match self.is_ctl(parent, name) {
             true => Err(Errno::EROFS),
-            false => self.change(req, parent, |zfs, z| zfs.unlink(z, name, &cred(req))),
+            false => {
+                self.change(req, parent, |zfs, z| zfs.unlink(z, name, &cred(req)))?;
+                self.names_changed(parent);
+                Ok(())
+            }
         }
     }
 
@@ -145,7 +157,11 @@ impl Filesystem for Adapter {
         }
         match self.is_ctl(parent, name) {
             true => Err(Errno::EROFS),
-            false => self.change(req, parent, |zfs, z| zfs.rmdir(z, name, &cred(req))),
+            false => {
+                self.change(req, parent, |zfs, z| zfs.rmdir(z, name, &cred(req)))?;
+                self.names_changed(parent);
+                Ok(())
+            }
         }
     }
 
@@ -172,7 +188,14 @@ impl Filesystem for Adapter {
         self.admission.call(req)?;
         let (zfs, from) = self.head(req, parent)?;
         let to = self.nodes.get(&zfs, new_parent)?;
-        Ok(zfs.rename(&from, name, &to, new_name, flags, &cred(req))?)
+        zfs.rename(&from, name, &to, new_name, flags, &cred(req))?;
+        self.names_changed(parent);
+        self.names_changed(new_parent);
+        self.moved(&zfs, &to, new_name);
+        if flags & zpl::rename_flags::EXCHANGE != 0 {
+            self.moved(&zfs, &from, name);
+        }
+        Ok(())
     }
 
     fn link(&self, req: &Request, node: u64, new_parent: u64, new_name: &[u8]) -> Result<Entry> {
@@ -186,6 +209,7 @@ impl Filesystem for Adapter {
         let (zfs, z) = self.head(req, node)?;
         let dir = self.nodes.get(&zfs, new_parent)?;
         zfs.link(&z, &dir, new_name, &cred(req))?;
+        self.names_changed(new_parent);
         Ok(self.entry(&zfs, &z))
     }
 
@@ -210,6 +234,7 @@ impl Filesystem for Adapter {
         let writes = writes(args.flags);
         let (zfs, dir) = self.head(req, parent)?;
         let z = zfs.create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
+        self.names_changed(parent);
         Ok((
             self.entry_open(&zfs, &z, writes),
             self.opened(&zfs, writes, args.flags),
@@ -305,9 +330,12 @@ impl Filesystem for Adapter {
         if let (Node::Object(zfs, z), 0) = (&n, offset) {
             zfs.list_ahead(z, false);
         }
+        self.listing_begins(&n, node, fh);
         self.list(&n, node, fh, offset, |ino, e| {
             !out.add(ino, e.next, u32::from(e.dtype), e.name)
-        })
+        })?;
+        self.listing_ends(&n, node, req.noatime);
+        Ok(())
     }
 
     fn readdirplus(
@@ -322,7 +350,10 @@ impl Filesystem for Adapter {
         if let (Node::Object(zfs, z), 0) = (&n, offset) {
             zfs.list_ahead(z, true);
         }
-        self.list_plus(&n, node, fh, offset, out)
+        self.listing_begins(&n, node, fh);
+        self.list_plus(&n, node, fh, offset, out)?;
+        self.listing_ends(&n, node, req.noatime);
+        Ok(())
     }
 
     fn releasedir(&self, _: &Request, node: u64, fh: u64) {
@@ -357,7 +388,9 @@ impl Filesystem for Adapter {
     ) -> Result<()> {
         self.change(req, node, |zfs, z| {
             zfs.setxattr(z, name, value, flags, kill_sgid, &cred(req))
-        })
+        })?;
+        self.attributes_changed(node);
+        Ok(())
     }
 
     fn getxattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<Vec<u8>> {
@@ -380,7 +413,9 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<()> {
-        self.change(req, node, |zfs, z| zfs.removexattr(z, name, &cred(req)))
+        self.change(req, node, |zfs, z| zfs.removexattr(z, name, &cred(req)))?;
+        self.attributes_changed(node);
+        Ok(())
     }
 
     fn access(&self, req: &Request, node: u64, mask: u32) -> Result<()> {

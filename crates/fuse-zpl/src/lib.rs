@@ -11,7 +11,7 @@
 //!
 //! Start reading at `filesystem.rs`: what each request turns into. `adapter.rs` has what all of them need,
 //! `attributes.rs`, `data.rs` and `directories.rs` the requests that take more than a line; `ctldir.rs` is
-//! `.zfs`, `control_mount.rs` the same as a file system of its own, `nodes.rs` the ids, `swap.rs` the suspension of a mounted file system.
+//! `.zfs`, `control_mount.rs` the same as a file system of its own, `nodes.rs` the ids, `listings.rs` what the kernel keeps of directories that it opens without asking, `swap.rs` the suspension of a mounted file system.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -21,6 +21,7 @@ mod admission;
 mod attributes;
 mod caching;
 mod control_gate;
+mod control_lists;
 mod control_mount;
 mod convert;
 mod ctldir;
@@ -29,6 +30,7 @@ mod directories;
 mod filesystem;
 mod fresh;
 mod gate;
+mod listings;
 mod nodes;
 mod page_reads;
 mod power;

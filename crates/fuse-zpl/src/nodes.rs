@@ -37,7 +37,8 @@ struct Known {
     generation: u32,
     /// Saturates; a node that was looked up so often stays until the end of the mount.
     lookups: u32,
-    /// Open descriptions; saturates as well.
+    /// Open descriptions; saturates as well. Of a directory, which is opened without a message: 1 if the kernel may have a listing
+    /// of it.
     opens: u32,
     what: What,
     /// Without links when it was last seen: the object stays until the kernel forgets it.
@@ -87,6 +88,22 @@ struct Shard {
     kept: HashMap<u64, Kept>,
     /// Kept nodes in the order the hand visits them; may hold ids that are gone.
     ring: VecDeque<u64>,
+}
+
+impl Known {
+    fn is_listed(&self) -> bool {
+        self.what == What::Directory && self.opens != 0
+    }
+}
+
+impl Shard {
+    /// Takes the marks of all directories that have one.
+    fn unlist(&mut self, mut each: impl FnMut(u64)) {
+        for (id, k) in self.known.iter_mut().filter(|(_, k)| k.is_listed()) {
+            k.opens = 0;
+            each(*id);
+        }
+    }
 }
 
 /// Counted ids, and back.
@@ -303,6 +320,43 @@ impl Nodes {
         }
     }
 
+    /// Whether the kernel may have a listing of the directory.
+    pub(crate) fn is_listed(&self, id: u64) -> bool {
+        let s = self.shard(id).acquire();
+        s.known.get(&id).is_some_and(Known::is_listed)
+    }
+
+    /// The kernel may have a listing of the directory from now on, or has none. Returns what was before.
+    pub(crate) fn set_listed(&self, id: u64, listed: bool) -> bool {
+        match self.shard(id).acquire().known.get_mut(&id) {
+            Some(k) if k.what == What::Directory => {
+                std::mem::replace(&mut k.opens, u32::from(listed)) != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// The directories of which the kernel may have a listing, which is to be dropped.
+    pub(crate) fn take_listed(&self) -> Vec<u64> {
+        let mut out = Vec::new();
+        for s in &self.shards {
+            s.acquire().unlist(|id| out.push(id));
+        }
+        out
+    }
+
+    /// The node by which the kernel may know an object.
+    pub(crate) fn id_of(&self, z: &Znode) -> Option<u64> {
+        let generation = z.gen as u32;
+        let id = self.id(z.object, generation);
+        let fits = |k: &Known| k.generation == generation && !k.retired;
+        if self.shard(id).acquire().known.get(&id).is_some_and(fits) {
+            return Some(id);
+        }
+        let c = self.counted.acquire();
+        c.ids.get(&(z.object, generation)).copied()
+    }
+
     /// One less. With the last one goes a node of which the kernel keeps untrue times.
     pub(crate) fn closed(&self, id: u64) {
         let mut s = self.shard(id).acquire();
@@ -457,7 +511,7 @@ impl Nodes {
                 generation: k.generation,
                 what: k.what,
                 unlinked: k.unlinked,
-                open: k.opens > 0,
+                open: k.opens > 0 && k.what != What::Directory,
             }));
         }
         out.retain_mut(|n| match self.object(n.id) {
@@ -489,6 +543,7 @@ impl Nodes {
             s.ring.clear();
             let kept = std::mem::take(&mut s.kept);
             KEPT.fetch_sub(kept.len(), Ordering::Relaxed);
+            s.unlist(|_| ());
             drop(s);
             drop(kept);
         }

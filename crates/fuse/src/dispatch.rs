@@ -135,6 +135,7 @@ pub(crate) fn serve<F: Filesystem + ?Sized>(
                 supp_group(ext)
             },
             fills_page_cache: false,
+            noatime: false,
         },
         blocks: msg.blocks,
         scratch,
@@ -480,6 +481,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
             }
             op::READDIR => {
                 let r: abi::ReadIn = a.get()?;
+                let req = &listing(req, &r);
                 let dir = std::mem::take(&mut self.scratch.dir);
                 let mut out = DirBuf::reuse(dir, self.cap(r.size));
                 let done = fs.readdir(req, node, r.fh, r.offset, &mut out);
@@ -493,6 +495,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
             }
             op::READDIRPLUS => {
                 let r: abi::ReadIn = a.get()?;
+                let req = &listing(req, &r);
                 let dir = std::mem::take(&mut self.scratch.dir);
                 let mut out = DirPlusBuf::reuse(dir, self.cap(r.size));
                 let done = fs.readdirplus(req, node, r.fh, r.offset, &mut out);
@@ -602,6 +605,14 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
     /// Room for directory entries: what the kernel has, within reason.
     fn cap(&self, size: u32) -> usize {
         (size as usize).min(1 << 20)
+    }
+}
+
+/// A request for a part of a listing.
+fn listing(req: &Request, r: &abi::ReadIn) -> Request {
+    Request {
+        noatime: r.flags as i32 & libc::O_NOATIME != 0,
+        ..*req
     }
 }
 

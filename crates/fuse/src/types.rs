@@ -89,6 +89,8 @@ pub struct Request {
     /// Of a read: what it gives stays in the kernel's page cache. False for O_DIRECT, whose reads
     /// alone name the owner of locks.
     pub fills_page_cache: bool,
+    /// Of a listing: the directory was opened with O_NOATIME.
+    pub noatime: bool,
 }
 
 /// A point in time, seconds and nanoseconds since 1970 UTC.

@@ -11,7 +11,10 @@ use base::{Block, Data, Kind, Result};
 use dmu::Tx;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// After so long reading changes atime under `relatime`, whatever happened since.
+pub const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Largest file.
 pub const MAX_SIZE: u64 = i64::MAX as u64;
 /// Data written in one transaction.
@@ -157,22 +160,41 @@ impl Zfs {
         self.next_atime(z).is_some()
     }
 
+    /// How long reading will leave atime as it is, if neither the object nor the properties change: not at all if it would change it
+    /// now, and a day at most.
+    pub fn atime_due_after(&self, z: &Znode) -> Duration {
+        let p = self.props();
+        let f = z.fixed();
+        if !self.has_atime(&p, &f) {
+            return A_DAY;
+        }
+        let now = self.now();
+        if !p.relatime || relatime_wants(f.atime, f.mtime, f.ctime, now) {
+            return Duration::ZERO;
+        }
+        // Seconds are what relatime looks at.
+        let age = now.sec.saturating_sub(f.atime.sec).max(0).unsigned_abs();
+        A_DAY.saturating_sub(Duration::from_secs(age))
+    }
+
+    /// Whether reading may change atime at all.
+    fn has_atime(&self, p: &Props, f: &Fixed) -> bool {
+        p.atime && !p.readonly && !self.is_read_only() && f.links > 0 && (p.diratime || !f.is_dir())
+    }
+
     fn next_atime(&self, z: &Znode) -> Option<Time> {
         let p = self.props();
-        if !p.atime || p.readonly || self.is_read_only() {
+        let f = z.fixed();
+        if !self.has_atime(&p, &f) {
             return None;
         }
         let now = self.now();
-        let f = z.fixed();
-        if f.is_dir() && !p.diratime {
-            return None;
-        }
         let wanted = if p.relatime {
             relatime_wants(f.atime, f.mtime, f.ctime, now)
         } else {
             f.atime != now
         };
-        (wanted && f.links > 0).then_some(now)
+        wanted.then_some(now)
     }
 
     /// The same, for a door whose client reads from memory of its own: to be called when that begins.

@@ -42,7 +42,7 @@ mod tests;
 pub use attr::{Attr, SetAttr, SetTime, Time};
 pub use create::{create_fs, FsOptions};
 pub use dir::{New, LINK_MAX, SYMLINK_MAX};
-pub use file::{falloc, WriteOpts, MAX_SIZE};
+pub use file::{falloc, WriteOpts, A_DAY, MAX_SIZE};
 pub use intent::ZilLog;
 pub use lock::{RangeGuard, RangeLock};
 pub use log::{DataSource, IntentLog, NoLog, Record};

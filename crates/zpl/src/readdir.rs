@@ -136,6 +136,18 @@ impl Zfs {
         &self,
         dir: &Znode,
         at: u64,
+        f: impl FnMut(DirEntry<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        self.entries(dir, at, f)?;
+        self.accessed(dir);
+        Ok(())
+    }
+
+    /// The same. Nothing notes that the directory was read.
+    pub fn entries(
+        &self,
+        dir: &Znode,
+        at: u64,
         mut f: impl FnMut(DirEntry<'_>) -> Result<bool>,
     ) -> Result<()> {
         Self::must_dir(dir)?;
@@ -174,9 +186,7 @@ impl Zfs {
                 },
                 next,
             })
-        })?;
-        self.accessed(dir);
-        Ok(())
+        })
     }
 
     /// Hands every name of a directory with its object on to `f` until it returns false. Nothing notes

@@ -580,13 +580,17 @@ fn times() {
     assert!(a1 > t3.atime);
     fs.get(&f);
     assert_eq!(fs.zfs.getattr(&f).atime, a1);
+    let left = fs.zfs.atime_due_after(&f);
+    assert!(!left.is_zero() && left <= crate::A_DAY, "{left:?}");
     fs.zfs.set_props(|p| p.relatime = false);
+    assert!(fs.zfs.atime_due_after(&f).is_zero());
     fs.get(&f);
     let a2 = fs.zfs.getattr(&f).atime;
     assert!(a2 > a1);
     fs.zfs.set_props(|p| p.atime = false);
     fs.get(&f);
     assert_eq!(fs.zfs.getattr(&f).atime, a2);
+    assert_eq!(fs.zfs.atime_due_after(&f), crate::A_DAY);
     // Unlinking changes ctime of the file and mtime of the directory.
     fs.link(&f, "g").unwrap();
     let (df, ff) = (fs.zfs.getattr(&d), fs.zfs.getattr(&f));

@@ -14,6 +14,8 @@ pub const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 pub const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 /// Object directory: the removal of a vdev.
 pub const REMOVING: &str = "com.delphix:removing";
+/// Object directory: the mapping of a removed vdev that is being condensed, three words.
+pub const CONDENSING: &str = "com.delphix:condensing_indirect";
 /// Object directory: times of txgs, in rings of minutes, days and months.
 pub const TXG_TIMES_MINUTES: &str = "com.klarasystems:txg_log_time:minutes";
 /// See [`TXG_TIMES_MINUTES`].

@@ -541,6 +541,26 @@ impl Dmu {
         })
     }
 
+    /// A transaction in the txg that is open, which waits for nothing; `None` if it is about to be closed, or the engine was stopped.
+    /// For work in the background that places blocks of its own: the txg is not closed before the transaction is dropped.
+    pub fn begin_now(self: &Arc<Self>) -> Option<Tx> {
+        let mut g = self.lock();
+        if g.closing || g.last_call || g.stopped.is_some() {
+            return None;
+        }
+        let txg = g.open;
+        g.holders[txg] += 1;
+        g.early += 1;
+        Some(Tx {
+            dmu: self.clone(),
+            txg,
+            syncing: false,
+            promise: None,
+            early: true,
+            unwinding: std::thread::panicking(),
+        })
+    }
+
     /// For tests, in which little is written: a write of `run` bytes of whole blocks is taken for part
     /// of a stream, and `batch` bytes are written early together.
     pub fn set_early(&self, run: u64, batch: u64) {

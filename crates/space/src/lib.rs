@@ -317,6 +317,11 @@ impl Space {
         Ok(())
     }
 
+    /// Whether the vdev property `allocating` was set last, as [`Space::set_allocating`] says.
+    pub fn is_allocating(&self, vdev: u64) -> bool {
+        self.lock().tops.get(&vdev).is_some_and(|t| t.allocating)
+    }
+
     /// Number of metaslabs of a vdev.
     pub fn metaslab_count(&self, vdev: u64) -> u64 {
         let mut inner = self.lock();
@@ -755,6 +760,15 @@ impl Space {
     /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
     pub fn settled(&self, vdev: u64, ms: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         self.lock().ms(vdev, ms)?.settled(from, to)
+    }
+
+    /// What is allocated in a metaslab now: every allocation and every free of any txg counts, whether it was taken by
+    /// [`Space::take_changes`] or not.
+    ///
+    /// # Errors
+    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    pub fn in_use(&self, vdev: u64, ms: u64) -> Result<RangeSet> {
+        self.lock().ms(vdev, ms)?.in_use()
     }
 
     /// Histogram for the space map's bonus: bucket i counts free segments of `[2^(i+a), 2^(i+a+1))`

@@ -295,6 +295,22 @@ impl Ms {
         Ok(out.gaps(from, to))
     }
 
+    /// See [`crate::Space::in_use`].
+    pub fn in_use(&self) -> Result<RangeSet> {
+        let State::Loaded(t) = &self.state else {
+            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+        };
+        let mut out = RangeSet::new();
+        out.insert(self.start, self.end);
+        for (s, e) in t.iter() {
+            out.remove(s, e);
+        }
+        for (s, e) in self.freed_sets().flat_map(|r| r.iter()) {
+            out.remove(s, e);
+        }
+        Ok(out)
+    }
+
     /// Histogram of what is free or will be.
     pub fn full_hist(&self) -> Hist {
         let mut h = match &self.state {

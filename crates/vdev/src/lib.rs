@@ -37,7 +37,7 @@ pub use edit::Attach;
 pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use node::{Stats, Vdev, VdevKind};
-pub use read::{BadLeaf, Fault, ReadOutcome, ReadReq, Rebuilt};
+pub use read::{BadLeaf, Fault, RawRange, ReadOutcome, ReadReq, Rebuilt};
 pub use reports::{Report, Trouble};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};
 pub use state::{Aux, State};

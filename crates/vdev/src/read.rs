@@ -3,6 +3,7 @@
 mod fetch;
 mod finish;
 mod places;
+mod raw;
 mod rebuild;
 mod reconstruct;
 
@@ -15,6 +16,7 @@ use base::{Error, Kind, Result, Txg};
 pub(crate) use finish::readable;
 use finish::Finished;
 use places::first_places;
+pub use raw::RawRange;
 pub use rebuild::Rebuilt;
 pub(crate) use reconstruct::columns;
 use std::sync::atomic::Ordering::Relaxed;
@@ -298,7 +300,16 @@ impl VdevTree {
 
     fn run(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
         if !reqs.iter().any(|r| self.is_removed(r.vdev)) {
-            return self.run_here(reqs, mode);
+            let mut out = self.run_here(reqs, mode);
+            for (req, found) in reqs.iter().zip(&mut out) {
+                let lost = found.as_ref().map_or(true, |o| o.lost.is_some());
+                if lost && self.is_removed(req.vdev) {
+                    // It was removed while it was read: its devices are closed, and its blocks elsewhere.
+                    let again = self.run(std::slice::from_ref(req), mode).pop();
+                    *found = again.unwrap_or(Err(Error::from(Kind::Io)));
+                }
+            }
+            return out;
         }
         // What is in one piece is read with the others, where it is now.
         let mut out: Vec<Result<ReadOutcome>> = Vec::new();

@@ -249,6 +249,41 @@ impl WriteBatch<'_> {
         Ok(item)
     }
 
+    /// Adds what the leaves of another vdev have at a range, as [`VdevTree::read_raw`] returns it: each leaf of this one, a plain
+    /// vdev or a mirror, gets one of the contents, in turn. Whole sectors, all contents of the same length.
+    ///
+    /// # Errors
+    /// Those of [`WriteBatch::write`]; nothing is added then.
+    pub fn write_raw(&self, vdev: u64, offset: u64, contents: &[Block]) -> Result<usize> {
+        let top = self.tree.top(vdev)?;
+        let [first, _, ..] = contents else {
+            let Some(only) = contents.first() else {
+                bail!(Invalid, "{}: nothing to write", top.name());
+            };
+            return self.write(vdev, offset, only);
+        };
+        let item = self.write(vdev, offset, first)?;
+        let leaves = top.leaves();
+        let mut inner = self.inner.acquire();
+        for w in inner.writes.iter_mut().filter(|w| w.item == item) {
+            let number = leaves.iter().position(|l| Arc::ptr_eq(l, &w.leaf));
+            let own = contents.get(number.unwrap_or(0) % contents.len());
+            if let Some(own) = own.filter(|b| b.len() == w.len) {
+                w.bufs = vec![own.clone()];
+                w.sum = sum(&w.bufs);
+            }
+        }
+        Ok(item)
+    }
+
+    /// These writes are copies for a removal.
+    pub fn removal(self) -> Self {
+        WriteBatch {
+            class: IoClass::Removal,
+            ..self
+        }
+    }
+
     /// [`WriteBatch::write`] for many blocks `(vdev, offset, data)`, with parity computed on all
     /// cores. The results of [`WriteBatch::submit`] are in no particular order then. On an error
     /// some blocks are added and some are not.

@@ -36,6 +36,8 @@ pub(crate) enum IoClass {
     Scrub,
     /// Sequential rebuild.
     Rebuild,
+    /// Copying for the removal of a top-level vdev.
+    Removal,
 }
 
 /// Sync read, sync write, async read, async write, scrub, trim, rebuild: the order in which `zpool iostat` shows them.
@@ -50,11 +52,13 @@ impl IoClass {
             (IoClass::Async, false) => 2,
             (IoClass::Async, true) => 3,
             (IoClass::Scrub, _) => 4,
+            (IoClass::Removal, _) => 5,
             (IoClass::Rebuild, _) => 8,
         }
     }
 
     /// Number of the queue. What a scrub writes counts as asynchronous, as in OpenZFS; nothing is in the queue of trim yet.
+    /// Removals are counted with rebuilds: `zpool iostat` has no column of theirs.
     fn queue(self, write: bool) -> usize {
         match (self, write) {
             (IoClass::Sync, false) => 0,
@@ -62,7 +66,7 @@ impl IoClass {
             (IoClass::Async, false) => 2,
             (IoClass::Async | IoClass::Scrub, true) => 3,
             (IoClass::Scrub, false) => 4,
-            (IoClass::Rebuild, _) => 6,
+            (IoClass::Rebuild | IoClass::Removal, _) => 6,
         }
     }
 }

@@ -27,6 +27,18 @@ pub struct Moved {
     pub dst: u64,
 }
 
+impl Moved {
+    /// As an entry of a mapping object.
+    pub fn encode(&self) -> [u8; ENTRY] {
+        let to = Dva::new(self.vdev, self.dst, self.size, false);
+        let mut out = [0; ENTRY];
+        out[..8].copy_from_slice(&(self.src >> base::SECTOR_SHIFT).to_le_bytes());
+        out[8..16].copy_from_slice(&to.word0.to_le_bytes());
+        out[16..].copy_from_slice(&to.word1.to_le_bytes());
+        out
+    }
+}
+
 /// The mapping of one removed vdev, in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndirectMap {
@@ -59,7 +71,7 @@ impl IndirectMap {
 
     /// Adds a range behind the others. `Damaged`: it is empty, before the end of the last one, or
     /// ends beyond 2^64.
-    fn push(&mut self, m: Moved) -> Result<()> {
+    pub fn push(&mut self, m: Moved) -> Result<()> {
         let end = self.moved.last().map_or(0, |l| l.src + l.size);
         if m.size == 0 || m.src < end {
             bail!(Damaged, "indirect mapping is not in order at {:#x}", m.src);
@@ -71,7 +83,9 @@ impl IndirectMap {
         Ok(())
     }
 
-    fn push_birth(&mut self, birth: (u64, Txg)) -> Result<()> {
+    /// Adds the txg in which everything up to this offset was copied that the births before do not cover. `Damaged`: it is
+    /// before the last one.
+    pub fn push_birth(&mut self, birth: (u64, Txg)) -> Result<()> {
         if self.births.last().is_some_and(|l| l.0 > birth.0) || birth.0 == 0 {
             bail!(Damaged, "indirect births are not in order");
         }
@@ -103,6 +117,16 @@ impl IndirectMap {
             self.push_birth((u64_at(e, 0)?, Txg::new(u64_at(e, 8)?)))?;
         }
         Ok(())
+    }
+
+    /// Where the last range ends: everything allocated before it has been copied. 0: there is none.
+    pub fn end(&self) -> u64 {
+        self.moved.last().map_or(0, |m| m.src + m.size)
+    }
+
+    /// Puts other ranges in the place of those there are; the births stay.
+    pub fn with_ranges(&self, moved: Vec<Moved>) -> Result<IndirectMap> {
+        IndirectMap::new(moved, self.births.clone())
     }
 
     /// The copied ranges, ascending by their offset on the removed vdev.
@@ -195,6 +219,10 @@ mod tests {
         // The same range again overlaps itself; nothing but zeros is no range.
         assert!(map.clone().add_ranges(&bytes).is_err());
         assert!(map.clone().add_ranges(&[0; 24]).is_err());
+        let again = map.ranges()[0].encode();
+        assert_eq!(again[..8], 4u64.to_le_bytes());
+        assert_eq!(again[8..], bytes[8..]);
+        assert_eq!(map.end(), 3072);
         map.add_births(&[[1; 8], [0; 8]].concat()).unwrap();
         assert!(map.clone().add_births(&[0; 16]).is_err());
         assert_eq!(

@@ -4,6 +4,7 @@
 //! groups, and writes the new configuration afterwards. I/O already under way keeps using the
 //! leaves of the old shape, which are the same leaves.
 
+use crate::indirect::IndirectMap;
 use crate::keys;
 use crate::label;
 use crate::node::{Vdev, VdevKind};
@@ -396,6 +397,36 @@ impl VdevTree {
             }
             Ok(())
         })?;
+        Ok(top.leaves())
+    }
+
+    /// Puts an indirect vdev into the place of top-level vdev `id`, all of whose blocks were copied to where `map` says. It takes
+    /// over the properties of a top-level vdev, except that it has no metaslabs, and gets a guid of its own. `prev`: the vdev that
+    /// was removed before. Returns the leaves, for [`VdevTree::retire`].
+    pub fn become_indirect(
+        &self,
+        id: u64,
+        map: Arc<IndirectMap>,
+        prev: Option<u64>,
+    ) -> Result<Vec<Arc<Vdev>>> {
+        let top = self.top(id)?;
+        let mut props = NvList::new();
+        let all = top.props();
+        for (k, v) in all.iter().filter(|(k, _)| TOP_KEYS.contains(k)) {
+            props.set(k, v.clone());
+        }
+        if let Some(born) = top.get_u64(keys::CREATE_TXG) {
+            props.set(keys::CREATE_TXG, born);
+        }
+        props.remove(keys::REMOVING);
+        props.set(keys::METASLAB_ARRAY, 0u64);
+        if let Some(prev) = prev {
+            props.set(keys::PREV_INDIRECT, prev);
+        }
+        let guid = new_guid(&self.env);
+        let gone = Vdev::new(VdevKind::Indirect, id, guid, props, Vec::new());
+        gone.set_indirect(map);
+        self.put_top(gone)?;
         Ok(top.leaves())
     }
 

@@ -141,6 +141,10 @@ impl Events {
                 more[0].1 = EventValue::Number(ECKSUM);
                 self.post(EREPORT, "authentication", pool, more);
             }
+            Notice::Removed(top) => {
+                let more = of_vdev(pool, &top);
+                self.post(SYSEVENT, "vdev_remove_dev", pool, more);
+            }
             Notice::Recorded(r) => self.post(SYSEVENT, "history_event", pool, of_record(&r)),
         }
     }

@@ -64,6 +64,7 @@ impl Request {
             | Request::PoolUpgrade { pool: name, .. }
             | Request::PoolSync { pool: name, .. }
             | Request::DeviceRemove { pool: name, .. }
+            | Request::RemovalCancel { pool: name, .. }
             | Request::DeviceOnline { pool: name, .. }
             | Request::DeviceOffline { pool: name, .. }
             | Request::DeviceDetach { pool: name, .. }

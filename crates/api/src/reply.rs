@@ -35,6 +35,8 @@ pub enum Reply {
     Features(Vec<Feature>),
     /// Background work, as `wait` waits for it.
     Activity(Vec<Activity>),
+    /// A size in bytes.
+    Bytes(u64),
     /// Events.
     Events(Events),
     /// A dataset was created, or would be.

@@ -109,12 +109,24 @@ pub enum Request {
     PoolClear(PoolClear),
     /// Answered by `Done`. Vdevs, spares and cache devices come to a pool, all or none.
     PoolAdd(PoolAdd),
-    /// Answered by `Done`. A spare, a cache device or a log leaves a pool.
+    /// Answered by `Done`: a spare, a cache device or a log has left the pool, or the data of another top-level vdev are being moved
+    /// to others. With `estimate` by `Bytes`.
     DeviceRemove {
         /// Name of the pool.
         pool: String,
         /// Path, name or guid of the device.
         device: String,
+        /// Only the memory that the mapping of the vdev would take is asked for.
+        #[serde(default)]
+        estimate: bool,
+        /// Command line, for the history of the pool.
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`. The removal of a top-level vdev is given up.
+    RemovalCancel {
+        /// Name of the pool.
+        pool: String,
         /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,

@@ -139,14 +139,27 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Where removed devices went: parts of it may be free by now.
+    /// The copies of what is in use on a vdev that is being removed. Those on removed vdevs belong to the blocks themselves.
     fn removed(&mut self) -> Result<()> {
         let pool = self.pool;
-        for top in pool.tree().tops().iter() {
-            moved(pool, top, &mut |d| {
-                let (start, end) = (d.offset(), d.offset().saturating_add(d.asize()));
-                self.maybe.entry(d.vdev()).or_default().insert(start, end);
-            })?;
+        for top in pool.tree().tops().iter().filter(|t| t.is_concrete()) {
+            let Some(map) = pool.mapping_of(top)? else {
+                continue;
+            };
+            for ms in 0..pool.space().metaslab_count(top.id()) {
+                let (start, end) = pool.space().metaslab_bounds(top.id(), ms)?;
+                let end = end.min(map.end());
+                if start >= end {
+                    break;
+                }
+                let free = pool.maps().load(top.id(), ms)?;
+                for (s, e) in free.gaps(start, end) {
+                    for p in map.resolve(s, (e - s) as usize)? {
+                        let seen = self.seen.entry(p.vdev).or_default();
+                        seen.insert(p.offset, p.offset.saturating_add(p.len as u64));
+                    }
+                }
+            }
         }
         Ok(())
     }

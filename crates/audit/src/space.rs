@@ -98,12 +98,14 @@ impl Audit<'_> {
     fn mark(&mut self, d: &Dva, size: u64, maybe: bool, depth: u32) -> u64 {
         if let (Ok(top), true) = (self.pool.tree().top(d.vdev()), depth < MOST_MOVES) {
             if let Some(map) = top.indirect().filter(|_| !top.is_concrete()) {
+                // What cannot be resolved is new nowhere, which is a finding.
                 let pieces = map.resolve(d.offset(), size as usize).unwrap_or_default();
+                let mut new = 0;
                 for p in pieces {
                     let to = Dva::new(p.vdev, p.offset, p.len as u64, false);
-                    self.mark(&to, p.len as u64, true, depth + 1);
+                    new += self.mark(&to, p.len as u64, maybe, depth + 1);
                 }
-                return size;
+                return new;
             }
         }
         let (start, end) = (d.offset(), d.offset().saturating_add(size));

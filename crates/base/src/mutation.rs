@@ -132,10 +132,14 @@ pub enum Mutation {
     ForcedWriteUnlogged,
     /// The replay of a volume's log frees ranges behind everything else.
     DiscardReplayedLate,
+    /// A free on a vdev that is being removed is taken for what is mapped only, though it reaches into the other regions.
+    RemovalFreesOneRegion,
+    /// A free of what is being copied for a removal frees the old place only.
+    RemovalForgetsFlight,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 64] = [
+pub const MUTATIONS: [Mutation; 66] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -200,6 +204,8 @@ pub const MUTATIONS: [Mutation; 64] = [
     Mutation::ExchangeTakesOne,
     Mutation::ForcedWriteUnlogged,
     Mutation::DiscardReplayedLate,
+    Mutation::RemovalFreesOneRegion,
+    Mutation::RemovalForgetsFlight,
 ];
 
 #[cfg(feature = "mutations")]

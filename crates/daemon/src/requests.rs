@@ -338,8 +338,15 @@ pub fn answer(
         Request::DeviceRemove {
             pool,
             device,
+            estimate,
             command,
-        } => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        } => match estimate {
+            true => devices::removal_estimate(admin, &pool, &device).map(Reply::Bytes),
+            false => devices::remove(admin, peer, &pool, &device, &command).map(done),
+        },
+        Request::RemovalCancel { pool, command } => {
+            devices::cancel_removal(admin, peer, &pool, &command).map(done)
+        }
         Request::DeviceOnline {
             pool,
             device,

@@ -11,6 +11,7 @@ use crate::multihost::Heart;
 use crate::notices::Notice;
 use crate::objects::Objects;
 use crate::records::Records;
+use crate::removal::{CondenseJob, RemovalJob};
 use crate::scan::{BlockQueue, ErrorScrubJob, RebuildJob, Rebuilds, ScanJob, Scans};
 use crate::sets::Sets;
 use crate::shared::Shares;
@@ -144,7 +145,12 @@ impl Pool {
         let errors: Arc<dyn Job> = Arc::new(ErrorScrubJob(scans.clone()));
         let rebuilds = Arc::new(Rebuilds::default());
         let rebuild: Arc<dyn Job> = Arc::new(RebuildJob(rebuilds.clone()));
-        let scans_of = [scan, errors, rebuild];
+        let remove: Arc<dyn Job> = Arc::new(RemovalJob {
+            removed: e.removed.clone(),
+            clock: e.env.clock.clone(),
+        });
+        let condense: Arc<dyn Job> = Arc::new(CondenseJob::default());
+        let scans_of = [scan, errors, rebuild, remove, condense];
         let standing = freeing::standing().into_iter().chain(scans_of);
         let state = SyncState {
             uberblock: p.uberblock,

@@ -1,5 +1,7 @@
 //! Removed vdevs: loading and updating the mappings to where their blocks are (pool format §23).
 
+use crate::regions::Live;
+use crate::removal_record::RemovingPhys;
 use crate::{MapFeatures, Pool};
 use base::sync::MutexExt;
 use base::{bail, Error, RangeSet, Result, Txg};
@@ -7,7 +9,8 @@ use disk::scan::ScanState;
 use disk::BlkPtr;
 use dmu::{Objset, Tx};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use vdev::{indirect, keys, IndirectMap, Piece, Vdev, VdevKind, VdevTree};
 use zap::Zap;
 
@@ -15,47 +18,6 @@ use zap::Zap;
 const OBSOLETE_COUNTS: &str = disk::feature::guid::OBSOLETE_COUNTS;
 /// Entry of the ZAP of a removed vdev: its obsolete space map.
 const OBSOLETE_MAP: &str = disk::mos_keys::OBSOLETE_SPACEMAP;
-
-/// State of the newest removal, directory entry `com.delphix:removing`: seven words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemovingPhys {
-    /// The record.
-    pub state: ScanState,
-    /// Vdev that is being removed.
-    pub vdev: Option<u64>,
-    /// Vdev whose removal was finished last; the ones before it are chained by its configuration.
-    pub prev_indirect: Option<u64>,
-    /// Seconds since 1970.
-    pub start: u64,
-    /// Seconds since 1970; 0 while it runs.
-    pub end: u64,
-    /// Bytes.
-    pub to_copy: u64,
-    /// Bytes copied so far.
-    pub copied: u64,
-}
-
-impl RemovingPhys {
-    /// Reads the entry; `None` if nothing was ever removed.
-    pub fn read(mos: &Arc<Objset>) -> Result<Option<RemovingPhys>> {
-        let Some(v) = Zap::new(&mos.hold(1)?).get_value(disk::mos_keys::REMOVING)? else {
-            return Ok(None);
-        };
-        let [state, vdev, prev, start, end, to_copy, copied] = v.ints()[..] else {
-            bail!(Damaged, "state of device removal of {} words", v.len());
-        };
-        let some = |id: u64| (id != u64::MAX).then_some(id);
-        Ok(Some(RemovingPhys {
-            state: ScanState::new(state),
-            vdev: some(vdev),
-            prev_indirect: some(prev),
-            start,
-            end,
-            to_copy,
-            copied,
-        }))
-    }
-}
 
 /// Reads whole entries of `size` bytes of an object, as many as its bonus counts in word `word`, and
 /// hands them on in portions.
@@ -95,15 +57,19 @@ fn entries(
     Ok(())
 }
 
-fn read_map(mos: &Arc<Objset>, top: &Vdev) -> Result<IndirectMap> {
+/// Adds the entries of a mapping object to a mapping.
+pub(crate) fn read_ranges(mos: &Arc<Objset>, object: u64, map: &mut IndirectMap) -> Result<()> {
+    // max_offset, bytes_mapped, number of entries.
+    entries(mos, object, 2, indirect::ENTRY, &mut |b| map.add_ranges(b))
+}
+
+pub(crate) fn read_map(mos: &Arc<Objset>, top: &Vdev) -> Result<IndirectMap> {
     let need = |key: &str| match top.get_u64(key) {
         Some(o) if o != 0 => Ok(o),
         _ => Err(Error::damaged(format!("no object {key}"))),
     };
     let mut map = IndirectMap::default();
-    // max_offset, bytes_mapped, number of entries.
-    let object = need(keys::INDIRECT_OBJECT)?;
-    entries(mos, object, 2, indirect::ENTRY, &mut |b| map.add_ranges(b))?;
+    read_ranges(mos, need(keys::INDIRECT_OBJECT)?, &mut map)?;
     let object = need(keys::INDIRECT_BIRTHS)?;
     entries(mos, object, 0, indirect::BIRTH, &mut |b| map.add_births(b))?;
     Ok(map)
@@ -135,12 +101,25 @@ pub(crate) fn load(mos: &Arc<Objset>, tree: &VdevTree) -> Result<()> {
     Ok(())
 }
 
+/// Bytes up to which mappings are not worth being condensed.
+const LEAST_CONDENSED: u64 = 128 << 10;
+
 /// What is freed on removed vdevs: the space where it is now, and a note that nothing refers to the
-/// old place any more.
+/// old place any more. And what is freed on the vdev that is being removed, if there is one ([`crate::removal`]).
+///
+/// Lock order: `live` before `obsolete`, and before the locks of `space`.
 pub struct Removed {
     tree: Arc<VdevTree>,
+    /// The removal under way.
+    live: Mutex<Option<Live>>,
+    /// Numbers given to removals.
+    numbers: AtomicU64,
     /// Places that became obsolete and are not in a map yet, by txg and vdev.
     obsolete: Mutex<BTreeMap<Txg, BTreeMap<u64, RangeSet>>>,
+    /// A mapping may be worth being condensed: something became obsolete, or the pool was imported.
+    pub(crate) worth_a_look: AtomicBool,
+    /// Mappings of so many bytes or fewer are not condensed.
+    pub(crate) least_condensed: AtomicU64,
 }
 
 impl Removed {
@@ -148,8 +127,22 @@ impl Removed {
     pub fn new(tree: Arc<VdevTree>) -> Removed {
         Removed {
             tree,
+            live: Mutex::default(),
+            numbers: AtomicU64::new(0),
             obsolete: Mutex::default(),
+            worth_a_look: AtomicBool::new(true),
+            least_condensed: AtomicU64::new(LEAST_CONDENSED),
         }
+    }
+
+    /// The removal under way, locked.
+    pub(crate) fn live(&self) -> MutexGuard<'_, Option<Live>> {
+        self.live.acquire()
+    }
+
+    /// A number that no removal had yet.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     fn pieces(
@@ -196,8 +189,10 @@ impl Removed {
         txg: Txg,
         f: &mut dyn FnMut(u64, u64, u64) -> Result<()>,
     ) -> Result<()> {
+        // Held over all of it: a vdev is concrete, being removed, or removed, and does not turn from one into the other meanwhile.
+        let mut live = self.live();
         if !self.tree.is_removed(vdev) {
-            return f(vdev, offset, asize);
+            return self.free_here(&mut live, (vdev, offset, asize), txg, f);
         }
         let mut passed = Vec::new();
         let pieces = self.pieces(vdev, offset, asize, &mut |v, o, n| passed.push((v, o, n)))?;
@@ -206,7 +201,48 @@ impl Removed {
         }
         pieces
             .iter()
+            .try_for_each(|p| self.free_here(&mut live, (p.vdev, p.offset, p.len as u64), txg, f))
+    }
+
+    /// The same of a vdev that has space maps, which may be the one that is being removed.
+    fn free_here(
+        &self,
+        live: &mut Option<Live>,
+        (vdev, offset, len): (u64, u64, u64),
+        txg: Txg,
+        f: &mut dyn FnMut(u64, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        f(vdev, offset, len)?;
+        let Some(l) = live.as_mut().filter(|l| l.vdev == vdev) else {
+            return Ok(());
+        };
+        match l.freed(offset, len, txg) {
+            Some((offset, len)) => self.free_copy(l, offset, len, txg, f),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees the copy of a range of the vdev that is being removed.
+    pub(crate) fn free_copy(
+        &self,
+        l: &Live,
+        offset: u64,
+        len: u64,
+        txg: Txg,
+        f: &mut dyn FnMut(u64, u64, u64) -> Result<()>,
+    ) -> Result<()> {
+        self.mark(l.vdev, offset, len, txg)?;
+        let pieces = l.map.resolve(offset, len as usize)?;
+        pieces
+            .iter()
             .try_for_each(|p| f(p.vdev, p.offset, p.len as u64))
+    }
+
+    /// A removal is cancelled: nothing of the vdev is obsolete.
+    pub(crate) fn forget_obsolete(&self, vdev: u64) {
+        for by_vdev in self.obsolete.acquire().values_mut() {
+            by_vdev.remove(&vdev);
+        }
     }
 
     /// Notes that nothing refers to a range of a removed vdev any more. `Damaged` if that was so
@@ -282,6 +318,10 @@ impl Pool {
             self.allocation
                 .maps
                 .append_obsolete(tx, f, object, &ranges)?;
+            self.allocation
+                .removed
+                .worth_a_look
+                .store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -303,9 +343,38 @@ pub struct Expansion {
 }
 
 impl Pool {
-    /// The newest removal of a top-level vdev, if there ever was one.
+    /// The newest removal of a top-level vdev, if there ever was one. Of one under way what is copied and not on disk yet counts.
     pub fn removal(&self) -> Result<Option<RemovingPhys>> {
-        RemovingPhys::read(self.mos())
+        let copied = self
+            .allocation
+            .removed
+            .live()
+            .as_ref()
+            .map(Live::copied_bytes);
+        let phys = RemovingPhys::read(self.mos())?;
+        Ok(phys.map(|p| match copied {
+            Some(copied) if p.state == ScanState::Scanning => RemovingPhys { copied, ..p },
+            _ => p,
+        }))
+    }
+
+    /// From now on mappings of more than `bytes` bytes are condensed. For tests, whose mappings are small.
+    pub fn set_least_condensed(&self, bytes: u64) {
+        self.allocation
+            .removed
+            .least_condensed
+            .store(bytes, Ordering::Relaxed);
+    }
+
+    /// The mapping on disk of a top-level vdev that was removed, or is being removed; `None` of others.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn mapping_of(&self, top: &Vdev) -> Result<Option<IndirectMap>> {
+        match top.get_u64(keys::INDIRECT_OBJECT) {
+            Some(o) if o != 0 => read_map(self.mos(), top).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Bytes of the mappings of all removed vdevs, as they are on disk.

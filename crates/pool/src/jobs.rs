@@ -391,6 +391,12 @@ impl Pool {
         Ok(())
     }
 
+    /// Goes on with the removal, the scan and the rebuilds that were under way when the pool was left.
+    pub(crate) fn load_work(&self) -> Result<()> {
+        self.load_removal()?;
+        self.load_scan_or_warn()
+    }
+
     /// After a txg: has further ones written and slices read where jobs want them.
     pub(crate) fn drive_jobs(&self) {
         if self.background.jobs.want_txg() {

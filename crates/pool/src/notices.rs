@@ -4,7 +4,8 @@
 use crate::Pool;
 use disk::NvList;
 use dmu::Damage;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use vdev::Vdev;
 
 /// What a scan does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub enum Turned {
 }
 
 /// One notice. What it says of scans and the history becomes true with the txg that is being written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Notice {
     /// A scan has begun, ended, or changed.
     Scan {
@@ -50,6 +51,8 @@ pub enum Notice {
     NotAuthentic(Damage),
     /// A record of something the pool did.
     Recorded(NvList),
+    /// This top-level vdev was removed: its blocks are on others.
+    Removed(Arc<Vdev>),
 }
 
 /// Who is told. Called in syncing context and by threads that read, maybe with locks of scans held: it must not wait, nor ask

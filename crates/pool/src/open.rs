@@ -30,16 +30,12 @@ const CHECKED_GROUPS: u64 = 3;
 /// Changes of the device tree that only their own software can carry on forbid writing.
 fn refuse_half_done(tree: &VdevTree) -> Result<()> {
     for t in tree.tops().iter() {
-        let what = if t.is_expanding() {
-            "expanded"
-        } else if t.get_u64(keys::REMOVING).is_some_and(|v| v != 0) {
-            "removed"
-        } else {
+        if !t.is_expanding() {
             continue;
-        };
+        }
         bail!(
             Unsupported,
-            "{} is being {what}, and this software cannot go on with that; \
+            "{} is being expanded, and this software cannot go on with that; \
              import the pool with '-o readonly=on'",
             t.name()
         );
@@ -444,7 +440,7 @@ impl Pool {
         pool.load_errlog();
         pool.load_txg_times();
         if !pool.config.readonly {
-            pool.load_scan_or_warn()?;
+            pool.load_work()?;
         }
         pool.refresh_multihost()?;
         pool.refresh_dedup_quota()?;

@@ -50,6 +50,8 @@ pub enum AttachRefusal {
     Resilvering,
     /// A sequential rebuild is under way.
     Rebuilding,
+    /// A top-level vdev is being removed.
+    Removing,
     /// The pool does not have the feature `device_rebuild`.
     NoFeature,
     /// What the devices of the vdev have depends on the blocks.
@@ -61,6 +63,7 @@ impl std::fmt::Display for AttachRefusal {
         f.write_str(match self {
             AttachRefusal::Resilvering => "currently resilvering",
             AttachRefusal::Rebuilding => "currently sequentially resilvering",
+            AttachRefusal::Removing => "device removal is in progress",
             AttachRefusal::NoFeature => {
                 "device_rebuild feature must be enabled in order to use sequential reconstruction"
             }
@@ -319,6 +322,9 @@ impl Pool {
 
     /// What stands against a device beside leaf `guid` that is filled sequentially, or by a resilver.
     pub fn attach_refusal(&self, guid: u64, sequential: bool) -> Result<Option<AttachRefusal>> {
+        if self.is_removing() {
+            return Ok(Some(AttachRefusal::Removing));
+        }
         if !sequential {
             return Ok(self.is_rebuilding().then_some(AttachRefusal::Rebuilding));
         }
@@ -342,9 +348,11 @@ impl Pool {
         self.without_checkpoint()?;
         match self.attach_refusal(guid, sequential)? {
             None => Ok(()),
-            Some(why @ (AttachRefusal::Resilvering | AttachRefusal::Rebuilding)) => {
-                bail!(Busy, "{why}")
-            }
+            Some(
+                why @ (AttachRefusal::Resilvering
+                | AttachRefusal::Rebuilding
+                | AttachRefusal::Removing),
+            ) => bail!(Busy, "{why}"),
             Some(why) => bail!(Unsupported, "{why}"),
         }
     }
@@ -708,7 +716,7 @@ impl Pool {
 
     /// Frees the blocks of all intent logs in use; new ones go to other devices. Until what the logs had is on disk, commits
     /// wait for txgs.
-    fn empty_logs(&self) -> Result<()> {
+    pub(crate) fn empty_logs(&self) -> Result<()> {
         let mut last = self.dmu().open_txg();
         let mut quiet = Quiet::default();
         for set in self.open_sets() {
@@ -786,7 +794,7 @@ impl Pool {
         Ok(())
     }
 
-    fn without_checkpoint(&self) -> Result<()> {
+    pub(crate) fn without_checkpoint(&self) -> Result<()> {
         if self.shares().checkpoint.txg().is_some() {
             bail!(Exists, "checkpoint exists");
         }

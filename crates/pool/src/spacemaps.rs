@@ -856,7 +856,13 @@ impl SpaceMaps {
         self.put_header(tx, object, len, alloc, histogram)
     }
 
-    /// Reads a leaf's set of missing txgs.
+    /// Bytes in the map of what is obsolete on a removed vdev, and the bytes of the map.
+    pub(crate) fn obsolete_size(&self, object: u64) -> Result<(u64, u64)> {
+        let (p, _) = read_map(&self.mos, object)?;
+        Ok((p.alloc.max(0) as u64, p.length))
+    }
+
+    /// Reads a leaf's set of missing txgs, or the set of what is obsolete on a removed vdev.
     pub fn read_dtl(&self, object: u64) -> Result<base::RangeSet> {
         let (p, _) = read_map(&self.mos, object)?;
         let mut out = base::RangeSet::new();

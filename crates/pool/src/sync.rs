@@ -351,6 +351,7 @@ impl Pool {
         }
         self.log_events(tx)?;
         self.note_txg_time(tx, st.flush_all)?;
+        self.sync_removal(tx)?;
         self.step_jobs(tx)?;
         self.finish_replacements(tx)?;
         self.dsl().add_leaked(tx, self.zio().take_leaked())?;
@@ -498,6 +499,7 @@ impl Pool {
                 self.mos().sync(tx, pass, self.dsl().mos_hooks())?;
             }
             self.write_obsolete(tx)?;
+            self.store_spared(tx)?;
             let changes = self.space().take_changes(txg);
             self.allocation
                 .maps

@@ -154,7 +154,8 @@ impl Rooms<'_> {
         self.space.add_top_in(spec, made_in)?;
         self.space.set_writable(top.id(), top.state().usable())?;
         let passive = top.get_u64(keys::NON_ALLOCATING).unwrap_or(0) != 0;
-        self.space.set_allocating(top.id(), !passive)
+        let removing = crate::removal::is_removing(top);
+        self.space.set_allocating(top.id(), !passive && !removing)
     }
 
     /// To be called when all vdevs have been registered and what is allocated on them is known.
@@ -257,7 +258,7 @@ impl Pool {
         let tops = self.tree().new_tops(specs, &base, self.dmu().open_txg())?;
         let biases: Vec<Option<Bias>> = specs.iter().map(|s| s.bias).collect();
         let new = tops.clone();
-        let fits = if any_ashift {
+        let fits = if any_ashift && !self.is_removing() {
             Ok(())
         } else {
             self.same_ashift(&tops)
@@ -341,7 +342,7 @@ impl Pool {
 
     fn has_removed(&self) -> bool {
         let tops = self.tree().tops();
-        tops.iter().any(|t| t.kind() == VdevKind::Indirect)
+        self.is_removing() || tops.iter().any(|t| t.kind() == VdevKind::Indirect)
     }
 
     /// First txg: the vdevs belong to the pool and hold nothing.

@@ -53,6 +53,7 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolClear(_)
         | Request::PoolAdd(_)
         | Request::DeviceRemove { .. }
+        | Request::RemovalCancel { .. }
         | Request::DeviceOnline { .. }
         | Request::DeviceOffline { .. }
         | Request::DeviceAttach(_)

@@ -331,6 +331,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolAdd", p(r#"{"pool":"tank","vdevs":[{"kind":"file","class":"spare","path":"DISK"}],"ashift":12,"dry_run":true}"#)),
         ("DeviceRemove", p(r#"{"pool":"tank","device":"DISK"}"#)),
+        ("RemovalCancel", p(r#"{"pool":"tank","command":"x"}"#)),
+        ("DeviceRemove", p(r#"{"pool":"tank","device":"DISK","estimate":true}"#)),
         ("DeviceOnline", p(r#"{"pool":"tank","device":"DISK","expand":true}"#)),
         ("DeviceOffline", p(r#"{"pool":"tank","device":"DISK","temporary":true}"#)),
         ("DeviceAttach", p(r#"{"pool":"tank","device":"DISK","new":"DISK","replace":true,"ashift":9}"#)),

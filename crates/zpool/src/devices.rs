@@ -86,14 +86,80 @@ pub fn offline(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 }
 
 pub fn remove(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    if args.has("s") {
+        return cancel_removal(args, cx);
+    }
     let (pool, devices) = pool_and_devices(args)?;
-    each(cx, &devices, "remove", &|device, command| {
+    if args.has("n") {
+        return removal_estimates(&pool, &devices, args.has("p"), cx);
+    }
+    let status = each(cx, &devices, "remove", &|device, command| {
         Request::DeviceRemove {
             pool: pool.clone(),
             device,
+            estimate: false,
             command,
         }
-    })
+    })?;
+    if status == 0 && args.has("w") {
+        until_idle(cx, &pool, "remove")?;
+    }
+    Ok(status)
+}
+
+/// `zpool remove -s`
+fn cancel_removal(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let pool = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing pool name argument".into())),
+        [pool] => pool,
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    if args.has("w") {
+        let why = "invalid option combination: -w cannot be used with -s";
+        return Err(Fail::Usage(why.into()));
+    }
+    if args.has("n") {
+        cx.say("stop request ignored")?;
+        return Ok(0);
+    }
+    let request = Request::RemovalCancel {
+        pool: pool.clone(),
+        command: cx.command(),
+    };
+    common::done(cx, &request, "cancel removal in", pool)?;
+    Ok(0)
+}
+
+/// `zpool remove -n`
+fn removal_estimates(pool: &str, devices: &[String], exact: bool, cx: &mut Cx<'_>) -> Outcome {
+    let mut status = 0;
+    for device in devices {
+        let request = Request::DeviceRemove {
+            pool: pool.into(),
+            device: device.clone(),
+            estimate: true,
+            command: String::new(),
+        };
+        match cx.ask(&request) {
+            Ok(Reply::Bytes(0)) => {}
+            Ok(Reply::Bytes(n)) => {
+                let size = match exact {
+                    true => n.to_string(),
+                    false => base::sizes::nice(n, false),
+                };
+                writeln!(
+                    cx.out,
+                    "Memory that will be used after removing {device}: {size}"
+                )?;
+            }
+            Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+            Err(e) => {
+                cx.complain(&e, "determine indirect size of", device)?;
+                status = 1;
+            }
+        }
+    }
+    Ok(status)
 }
 
 pub fn detach(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {

@@ -251,6 +251,9 @@ fn checkpoint_line(pool: &Pool, zone: &TimeZone) -> Vec<String> {
     pool.checkpoint.iter().map(line).collect()
 }
 
+/// No time is estimated that is as long: 30 days.
+const SLOW_HOURS: u64 = 30 * 24;
+
 /// Lines of the newest removal of a device; none if there was none.
 fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
     let Some(r) = &pool.removal else {
@@ -280,12 +283,7 @@ fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
                 top_name(pool, r.vdev, look),
                 time::ctime(r.start, zone)
             ),
-            format!(
-                "{} copied out of {}, {:.2}% done, not being continued",
-                nice(r.copied, true),
-                nice(r.to_copy, true),
-                percent(r.copied, r.to_copy)
-            ),
+            removal_progress(r, look.now),
         ],
     };
     if r.mapping_memory > 0 {
@@ -295,6 +293,27 @@ fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// How far a removal is, its rate since it began, and the time it takes at that rate.
+fn removal_progress(r: &api::Removal, now: u64) -> String {
+    let sizes = format!(
+        "{} copied out of {}",
+        nice(r.copied, true),
+        nice(r.to_copy, true)
+    );
+    let done = percent(r.copied, r.to_copy);
+    if !r.goes_on {
+        return format!("{sizes}, {done:.2}% done, not being continued");
+    }
+    let elapsed = now.saturating_sub(r.start).max(1);
+    let rate = (r.copied.max(1) / elapsed).max(1);
+    let minutes = r.to_copy.saturating_sub(r.copied) / rate / 60;
+    let left = match minutes / 60 {
+        hours if hours < SLOW_HOURS => format!("{hours}h{}m to go", minutes % 60),
+        _ => "(copy is slow, no estimated time)".to_string(),
+    };
+    format!("{sizes} at {}/s, {done:.2}% done, {left}", nice(rate, true))
 }
 
 /// The sequential rebuilds to tell of: those that run, else those that ended after the last resilver.
@@ -604,6 +623,13 @@ mod tests {
             copied: 890_000,
             ..api::Removal::default()
         });
+        let mut r = p.removal.clone().unwrap();
+        r.goes_on = true;
+        assert_eq!(
+            removal_progress(&r, utc + 10),
+            "869K copied out of 9.13M at 86.9K/s, 9.30% done, 0h1m to go"
+        );
+        assert!(removal_progress(&r, utc + (1 << 40)).ends_with("no estimated time)"));
         p.expansion = Some(api::Expansion {
             state: ScanState::Scanning,
             start: utc,

@@ -224,6 +224,10 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
     {
         let kind = match why {
             AttachRefusal::Resilvering | AttachRefusal::Rebuilding => Kind::Busy,
+            AttachRefusal::Removing => {
+                let why = format!("{new_name} is busy, or device removal is in progress");
+                return Err(failed(&action, Kind::Busy, why));
+            }
             AttachRefusal::NoFeature | AttachRefusal::NotSequential => Kind::Unsupported,
         };
         return Err(failed(&action, kind, why));
@@ -382,7 +386,8 @@ fn stored_ashift(pool: &Pool) -> base::Result<Option<u32>> {
     })
 }
 
-/// `zpool remove` of a spare, a cache device or a log.
+/// `zpool remove` of a spare, a cache device or a log, which is gone when it returns, or of another top-level vdev, whose data are
+/// then moved to others in the background.
 pub fn remove(
     admin: &Arc<Admin>,
     peer: Peer,
@@ -407,12 +412,10 @@ pub fn remove(
             let top = tops.iter().find(|t| t.guid() == v.guid());
             match top {
                 Some(t) if t.is_log() => pool.remove_log(t.id()).map_err(sentence(&action))?,
-                Some(_) => {
-                    return Err(failed(
-                        &action,
-                        Kind::Unsupported,
-                        "this software cannot move the data of a vdev to others yet",
-                    ))
+                Some(t) => {
+                    pool.remove_top(t.id()).map_err(sentence(&action))?;
+                    // Told when it is gone.
+                    class = "";
                 }
                 None => {
                     return Err(failed(
@@ -425,6 +428,33 @@ pub fn remove(
         }
     }
     finish(admin, &entry, peer, command, (class, None))
+}
+
+/// `zpool remove -n`: the memory that the mapping of a top-level vdev would take. Of other devices 0.
+pub fn removal_estimate(admin: &Admin, name: &str, device: &str) -> Answer<u64> {
+    let entry = open(admin, name)?;
+    let action = format!("cannot determine indirect size of {device}");
+    let pool = &entry.pool;
+    let Some(Named::InTree(v)) = find(pool, device) else {
+        return match find(pool, device) {
+            None => Err(failed(&action, Kind::NotFound, "no such device in pool")),
+            Some(_) => Ok(0),
+        };
+    };
+    let tops = pool.tree().tops();
+    match tops.iter().find(|t| t.guid() == v.guid() && !t.is_log()) {
+        Some(t) => pool.removal_estimate(t.id()).map_err(answer),
+        None => Ok(0),
+    }
+}
+
+/// `zpool remove -s`
+pub fn cancel_removal(admin: &Arc<Admin>, peer: Peer, name: &str, command: &str) -> Answer<()> {
+    let entry = open(admin, name)?;
+    let action = "cannot cancel removal";
+    let _one = begin(&entry, action)?;
+    entry.pool.cancel_removal().map_err(sentence(action))?;
+    finish(admin, &entry, peer, command, ("", None))
 }
 
 /// `zpool reopen`

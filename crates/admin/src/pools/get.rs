@@ -137,6 +137,7 @@ fn removal(pool: &Pool) -> Option<api::Removal> {
         end: r.end,
         to_copy: r.to_copy,
         copied: r.copied,
+        goes_on: pool.is_removing(),
         mapping_memory: pool.mapping_bytes(),
     })
 }

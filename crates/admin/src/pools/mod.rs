@@ -82,10 +82,15 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         running: remaining > 0,
         remaining,
     };
-    let idle = ["discard", "initialize", "remove", "trim", "raidz_expand"];
+    let idle = ["discard", "initialize", "trim", "raidz_expand"];
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacement_under_way());
-    let mut list = vec![activity("free", freeing), activity("replace", replacing)];
+    let removing = entry.pool.left_to_remove();
+    let mut list = vec![
+        activity("free", freeing),
+        activity("replace", replacing),
+        activity("remove", removing),
+    ];
     list.extend(scan::activity(&entry.pool)?);
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)

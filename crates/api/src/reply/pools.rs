@@ -364,6 +364,8 @@ pub struct Removal {
     pub to_copy: u64,
     /// Bytes copied so far.
     pub copied: u64,
+    /// This daemon goes on with it: false where the pool is imported read-only.
+    pub goes_on: bool,
     /// Bytes that the mappings of all removed vdevs take as OpenZFS counts them.
     pub mapping_memory: u64,
 }

@@ -6,8 +6,8 @@ use crate::Pool;
 use env::Clock;
 
 /// A pause in times of what was worked before it. A resilver is more urgent than a scrub: redundancy is missing.
-pub(super) const SCRUB: u64 = 5;
-pub(super) const RESILVER: u64 = 1;
+pub(crate) const SCRUB: u64 = 5;
+pub(crate) const RESILVER: u64 = 1;
 /// No pause is longer, nanoseconds: an export waits for it.
 const LONGEST: u64 = 250_000_000;
 /// Written data that are not on disk yet, bytes, from which writers count as others.
@@ -18,7 +18,7 @@ const SHORT: u64 = 100_000_000;
 const LARGEST: u64 = 32;
 
 /// The working time of a slice.
-pub(super) struct Courtesy<'a> {
+pub(crate) struct Courtesy<'a> {
     clock: &'a dyn Clock,
     /// When the last pause ended, or the slice began.
     since: u64,
@@ -61,7 +61,7 @@ impl<'a> Courtesy<'a> {
 impl Pool {
     /// Runs a piece of a scan, and pauses if somebody else had requests meanwhile. What the piece itself reads in their class
     /// (the space map of the next metaslab) counts as theirs.
-    pub(super) fn beside_others<R>(
+    pub(crate) fn beside_others<R>(
         &self,
         courtesy: &mut Courtesy<'_>,
         times: u64,

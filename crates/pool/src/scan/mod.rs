@@ -25,7 +25,7 @@
 //!
 //! Locks: `Scans::live` comes before the lock of the queue and that of the error scrub. No thread reads a block with either of them held.
 
-mod courtesy;
+pub(crate) mod courtesy;
 mod errors;
 mod finish;
 mod issue;

@@ -228,7 +228,7 @@ impl Pool {
     }
 
     /// Bytes allocated on a top-level vdev.
-    fn allocated_on(&self, id: u64) -> u64 {
+    pub(crate) fn allocated_on(&self, id: u64) -> u64 {
         let s = self.space().stats();
         let one = s.vdevs.iter().find(|v| v.id == id);
         one.map_or(0, |v| v.allocated)

@@ -1,0 +1,521 @@
+//! Top-level vdevs with data are removed: under churn, with the plug pulled, given up half-way, over other removals, with devices
+//! that fail; and with deliberate mistakes, which must be found.
+
+use base::mutation::{mutate, Mutation};
+use base::sync::MutexExt;
+use base::Kind;
+use disk::scan::ScanState;
+use disk::ObjType;
+use dmu::{NewObject, Objset};
+use pool::{OpenOptions, OpenSet, Pool, RemovalRefusal};
+use sim::rig::{self, Cutter, Layout, FATES, MIB};
+use std::sync::Arc;
+use testkit::{or_skip, OpenZfs, TempDir};
+use vdev::testing::{Event, MemDisk, SeededRng};
+use vdev::{DevSpec, GroupKind, TopSpec};
+
+const BLOCK: usize = 16 << 10;
+/// Blocks of an object.
+const BLOCKS: u64 = 12;
+
+fn block(seed: u64, n: u64) -> Vec<u8> {
+    let mut x = (seed << 32 | n).wrapping_mul(2_862_933_555_777_941_757);
+    let mut next = || {
+        x = x
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (x >> 33) as u8
+    };
+    (0..BLOCK).map(|_| next()).collect()
+}
+
+fn write(os: &Arc<Objset>, seed: u64) -> u64 {
+    let tx = os.tx(dmu::Need::bytes(BLOCK as u64 * BLOCKS)).unwrap();
+    let new = NewObject {
+        obj_type: ObjType::PLAIN_FILE_CONTENTS,
+        block_size: BLOCK,
+        ..Default::default()
+    };
+    let dn = os.alloc(&tx, &new).unwrap();
+    for n in 0..BLOCKS {
+        dn.write(&tx, n * BLOCK as u64, &block(seed, n)).unwrap();
+    }
+    dn.object()
+}
+
+fn verify(os: &Arc<Objset>, object: u64, seed: u64) {
+    let dn = os.hold(object).unwrap();
+    let mut b = vec![0; BLOCK];
+    for n in 0..BLOCKS {
+        dn.read(n * BLOCK as u64, &mut b).unwrap();
+        assert!(b == block(seed, n), "object {object}, block {n}");
+    }
+}
+
+fn single(disk: usize) -> TopSpec {
+    TopSpec {
+        ashift: Some(9),
+        ..TopSpec::new(GroupKind::Single, vec![DevSpec::file(format!("d{disk}"))])
+    }
+}
+
+/// A pool of `d0` with data, to which large disks come.
+struct World {
+    disks: Vec<Arc<MemDisk>>,
+    pool: Arc<Pool>,
+    set: Option<Arc<OpenSet>>,
+    /// Object and seed.
+    objects: Vec<(u64, u64)>,
+    seed: u64,
+}
+
+impl World {
+    fn new() -> World {
+        World::of(&Layout {
+            size: 64 * MIB,
+            ..Layout::new(GroupKind::Single, 1)
+        })
+    }
+
+    fn of(l: &Layout) -> World {
+        let mut disks: Vec<_> = (0..l.disks).map(|_| MemDisk::new(l.size)).collect();
+        disks.extend([640, 1536].map(|mib| MemDisk::new(mib * MIB)));
+        let (env, _) = rig::machine(&disks, 1);
+        let pool = rig::create_in(l, env).unwrap();
+        let mut w = World {
+            disks,
+            pool,
+            set: None,
+            objects: Vec::new(),
+            seed: 0,
+        };
+        w.open_set();
+        for _ in 0..110 {
+            w.write();
+        }
+        w.pool.sync().unwrap();
+        // Gaps, short and long.
+        for i in [3, 4, 9, 20, 21, 22] {
+            w.free(i);
+        }
+        w.pool.sync().unwrap();
+        w
+    }
+
+    fn open_set(&mut self) {
+        let ds = self.pool.dsl().root_dataset().unwrap();
+        self.set = Some(self.pool.open_dataset(&ds).unwrap());
+    }
+
+    fn os(&self) -> &Arc<Objset> {
+        &self.set.as_ref().unwrap().os
+    }
+
+    fn write(&mut self) {
+        self.seed += 1;
+        let object = write(self.os(), self.seed);
+        self.objects.push((object, self.seed));
+    }
+
+    fn free(&mut self, index: usize) {
+        let (object, _) = self.objects.remove(index);
+        let os = self.os();
+        let tx = os.tx(dmu::Need::freeing()).unwrap();
+        os.free(&tx, object).unwrap();
+    }
+
+    fn add(&self, disk: usize) -> u64 {
+        self.pool.add_top(&single(disk)).unwrap()
+    }
+
+    /// A txg in which something is written and something freed, here and there.
+    fn churn(&mut self, n: usize) {
+        if self.objects.len() > 8 {
+            self.free(n * 7 % self.objects.len());
+        }
+        if n % 3 == 0 {
+            self.write();
+        }
+        // A block of another object is written anew.
+        let (object, seed) = self.objects[n * 5 % self.objects.len()];
+        let os = self.os();
+        let tx = os.tx(dmu::Need::bytes(BLOCK as u64)).unwrap();
+        let dn = os.hold(object).unwrap();
+        let at = n as u64 % BLOCKS;
+        dn.write(&tx, at * BLOCK as u64, &block(seed, at)).unwrap();
+        drop(tx);
+        self.pool.task(|_, _| Ok(())).unwrap();
+    }
+
+    /// Until no removal is under way; returns the txgs it took.
+    fn finish(&mut self, churn: bool) -> usize {
+        for n in 0..20_000 {
+            if !self.pool.is_removing() {
+                return n;
+            }
+            match churn {
+                true => self.churn(n),
+                false => drop(self.pool.task(|_, _| Ok(())).unwrap()),
+            }
+        }
+        panic!("the removal does not end");
+    }
+
+    fn state(&self) -> ScanState {
+        self.pool.removal().unwrap().unwrap().state
+    }
+
+    fn verify(&self) {
+        for (object, seed) in &self.objects {
+            verify(self.os(), *object, *seed);
+        }
+    }
+
+    fn check(&self) {
+        if let Err(e) = rig::check(&self.pool) {
+            panic!("{e}");
+        }
+    }
+
+    /// Exports the pool and imports it, without the disks `gone`.
+    fn reimport(&mut self, gone: &[usize]) {
+        self.set = None;
+        self.pool.export().unwrap();
+        for i in gone {
+            self.disks[*i] = MemDisk::new(64 * MIB);
+        }
+        let (env, _) = rig::machine(&self.disks, 3);
+        let paths: Vec<String> = (0..self.disks.len()).map(|i| format!("d{i}")).collect();
+        let found = vdev::discover(&env, &paths);
+        let opts = OpenOptions {
+            tunables: rig::tunables(),
+            ..OpenOptions::default()
+        };
+        self.pool = Pool::open(env, &found.pools[0].config, opts).unwrap();
+        self.open_set();
+    }
+
+    fn judged_by_openzfs(&self) {
+        let Some(z) = or_skip(OpenZfs::get()) else {
+            return;
+        };
+        let dir = TempDir::new("removal").unwrap();
+        let disks: Vec<_> = self.disks.iter().map(|d| d.fork()).collect();
+        rig::dump(&disks, dir.path()).unwrap();
+        if let Err(e) = z.check(dir.path(), "tank") {
+            panic!("{e}");
+        }
+    }
+}
+
+#[test]
+fn a_vdev_is_removed_under_churn_and_its_disk_taken_away() {
+    let mut w = World::new();
+    w.add(1);
+    assert!(w.pool.removal_estimate(0).unwrap() > 0);
+    w.pool.remove_top(0).unwrap();
+    assert!(w.pool.is_removing());
+    let again = w.pool.remove_top(1).unwrap_err();
+    assert!(matches!(again.kind, Kind::Busy | Kind::NoSpace), "{again}");
+    let txgs = w.finish(true);
+    assert!(txgs > 10, "{txgs}");
+    let r = w.pool.removal().unwrap().unwrap();
+    assert_eq!((r.state, r.copied), (ScanState::Finished, r.to_copy));
+    assert!(w.pool.mapping_bytes() > 0);
+    w.verify();
+    w.check();
+    w.reimport(&[0]);
+    w.verify();
+    w.check();
+    assert!(w.pool.tree().find_by_name("d0").is_none());
+    w.judged_by_openzfs();
+    // Everything is freed: nothing of it is left anywhere, and the mapping goes away.
+    let before = w.pool.mapping_bytes();
+    w.pool.set_least_condensed(0);
+    while w.objects.len() > 4 {
+        w.free(0);
+    }
+    for _ in 0..60 {
+        w.pool.task(|_, _| Ok(())).unwrap();
+    }
+    assert!(w.pool.mapping_bytes() < before / 2, "{before}");
+    w.verify();
+    w.check();
+    w.reimport(&[]);
+    w.verify();
+    w.check();
+    w.set = None;
+    w.pool.export().unwrap();
+    w.judged_by_openzfs();
+}
+
+#[test]
+fn a_removal_over_a_removal_leads_to_the_last_place() {
+    let mut w = World::new();
+    w.add(1);
+    w.pool.remove_top(0).unwrap();
+    w.finish(false);
+    w.add(2);
+    w.pool.remove_top(1).unwrap();
+    let txgs = w.finish(true);
+    assert!(txgs > 5, "{txgs}");
+    w.verify();
+    w.check();
+    w.reimport(&[0, 1]);
+    w.verify();
+    w.check();
+    while w.objects.len() > 2 {
+        w.free(0);
+    }
+    for n in 0..4 {
+        w.churn(n);
+    }
+    w.verify();
+    w.check();
+    w.set = None;
+    w.pool.export().unwrap();
+    w.judged_by_openzfs();
+}
+
+#[test]
+fn a_canceled_removal_gives_everything_back() {
+    for steps in [0, 1, 5, 17, 40] {
+        let mut w = World::new();
+        w.add(1);
+        w.pool.remove_top(0).unwrap();
+        for n in 0..steps {
+            w.churn(n);
+        }
+        assert!(w.pool.is_removing(), "{steps}");
+        w.pool.cancel_removal().unwrap();
+        assert_eq!(w.state(), ScanState::Canceled);
+        assert_eq!(w.pool.cancel_removal().unwrap_err().kind, Kind::NotFound);
+        w.verify();
+        w.check();
+        for n in 0..5 {
+            w.churn(n);
+        }
+        w.check();
+        // And it may begin anew.
+        w.pool.remove_top(0).unwrap();
+        w.finish(true);
+        assert_eq!(w.state(), ScanState::Finished);
+        w.reimport(&[0]);
+        w.verify();
+        w.check();
+    }
+}
+
+#[test]
+fn an_exported_removal_goes_on_after_the_import() {
+    let mut w = World::new();
+    w.add(1);
+    w.pool.remove_top(0).unwrap();
+    for n in 0..4 {
+        w.churn(n);
+        w.reimport(&[]);
+        assert!(w.pool.is_removing());
+        w.verify();
+        w.check();
+    }
+    w.set = None;
+    w.pool.export().unwrap();
+    w.judged_by_openzfs();
+    w.reimport_closed();
+    w.finish(true);
+    let r = w.pool.removal().unwrap().unwrap();
+    assert_eq!((r.state, r.copied), (ScanState::Finished, r.to_copy));
+    w.reimport(&[0]);
+    w.verify();
+    w.check();
+}
+
+impl World {
+    /// Imports a pool that is exported already.
+    fn reimport_closed(&mut self) {
+        let (env, _) = rig::machine(&self.disks, 3);
+        let paths: Vec<String> = (0..self.disks.len()).map(|i| format!("d{i}")).collect();
+        let found = vdev::discover(&env, &paths);
+        let opts = OpenOptions {
+            tunables: rig::tunables(),
+            ..OpenOptions::default()
+        };
+        self.pool = Pool::open(env, &found.pools[0].config, opts).unwrap();
+        self.open_set();
+    }
+}
+
+#[test]
+fn what_rules_a_removal_out_is_refused_and_changes_nothing() {
+    let w = World::new();
+    let refused = |id| w.pool.removal_refusal(id).unwrap();
+    // The last one.
+    assert_eq!(refused(0), Some(RemovalRefusal::NoSpace));
+    let e = w.pool.remove_top(0).unwrap_err();
+    assert_eq!(
+        (e.kind, e.to_string().as_str()),
+        (Kind::NoSpace, "out of space")
+    );
+    w.add(1);
+    assert_eq!(refused(0), None);
+    assert!(w.pool.remove_top(9).is_err());
+    // Another sector size.
+    let other = TopSpec {
+        ashift: Some(12),
+        ..single(2)
+    };
+    w.pool.add_top(&other).unwrap();
+    assert_eq!(refused(0), Some(RemovalRefusal::Layout));
+    let e = w.pool.remove_top(0).unwrap_err();
+    assert!(
+        e.to_string().contains("must have the same sector size"),
+        "{e}"
+    );
+    assert!(w.pool.space().is_allocating(0));
+    w.check();
+}
+
+#[test]
+fn sectors_that_cannot_be_read_cancel_the_removal() {
+    let mut w = World::new();
+    w.add(1);
+    w.pool.remove_top(0).unwrap();
+    for n in 0..3 {
+        w.churn(n);
+    }
+    let place = |(object, _): &(u64, u64)| {
+        let bp = w.os().pointer_of(*object, 0, 3).unwrap().unwrap();
+        let d = bp.dva(0);
+        (d.vdev() == 0).then(|| d.offset())
+    };
+    let at = 4 * MIB + w.objects.iter().filter_map(place).max().unwrap();
+    w.disks[0].bad_ranges.acquire().insert(at, at + 512);
+    w.finish(false);
+    w.disks[0].well();
+    assert_eq!(w.state(), ScanState::Canceled);
+    w.verify();
+    rig::walk(&w.pool).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Where the plug was pulled, the pool is there with all data, and the removal goes on to its end or was given up.
+#[test]
+fn a_crash_at_any_state_of_a_removal_loses_nothing() {
+    for cancel in [false, true] {
+        let mut w = World::new();
+        w.add(1);
+        w.pool.sync().unwrap();
+        let kept: Vec<_> = w.objects.drain(..12).collect();
+        let (journal, base) = rig::start_journal(&w.disks);
+        w.pool.remove_top(0).unwrap();
+        if cancel {
+            for n in 0..12 {
+                w.churn(n);
+            }
+            w.pool.cancel_removal().unwrap();
+        } else {
+            w.finish(true);
+        }
+        for n in 0..3 {
+            w.churn(n);
+        }
+        w.set = None;
+        let events = journal.take();
+        w.pool.close().unwrap();
+
+        let flushes = events.iter().enumerate();
+        let flushes = flushes.filter(|(_, e)| matches!(e, Event::Flush { .. }));
+        let mut moments: Vec<usize> = flushes.flat_map(|(i, _)| [i, i + 1]).collect();
+        // Every state takes long: some of them, the last ones among them.
+        let every = (moments.len() / 30).max(1);
+        let count = moments.len();
+        let mut n = 0;
+        moments.retain(|_| {
+            n += 1;
+            n % every == 0 || n + 12 > count
+        });
+        let rng = SeededRng::new(11);
+        let mut cutter = Cutter::new(&base, events);
+        let mut states = [0, 0];
+        for (n, at) in moments.into_iter().enumerate() {
+            cutter.forward(at);
+            let image = cutter.image(FATES[n % FATES.len()], &rng);
+            let (env, _) = rig::machine(&image, 3);
+            let paths: Vec<String> = (0..image.len()).map(|i| format!("d{i}")).collect();
+            let found = vdev::discover(&env, &paths);
+            let config = found.pools[0].config.clone();
+            let pool = rig::open(&image, &config, 4).unwrap_or_else(|e| panic!("at {at}: {e}"));
+            states[usize::from(pool.is_removing())] += 1;
+            rig::check(&pool).unwrap_or_else(|e| panic!("at {at}: {e}"));
+            for _ in 0..20_000 {
+                if !pool.is_removing() {
+                    break;
+                }
+                pool.task(|_, _| Ok(())).unwrap();
+            }
+            assert!(!pool.is_removing(), "at {at}");
+            rig::check(&pool).unwrap_or_else(|e| panic!("at {at}, afterwards: {e}"));
+            let ds = pool.dsl().root_dataset().unwrap();
+            let set = pool.open_dataset(&ds).unwrap();
+            for (object, seed) in &kept {
+                verify(&set.os, *object, *seed);
+            }
+            drop((set, ds));
+            pool.export().unwrap();
+        }
+        assert!(states.iter().all(|n| *n > 0), "{states:?}");
+    }
+}
+
+/// Frees that reach across the regions of a removal, and frees of what is being copied, are handled in each of them: who handles one
+/// region only is found out.
+#[test]
+fn a_free_that_is_handled_in_one_region_only_is_found() {
+    for mistake in [
+        Mutation::RemovalFreesOneRegion,
+        Mutation::RemovalForgetsFlight,
+    ] {
+        let mut w = World::new();
+        w.add(1);
+        w.pool.remove_top(0).unwrap();
+        mutate(Some(mistake));
+        let mut found = false;
+        for n in 0..400 {
+            if !w.pool.is_removing() {
+                break;
+            }
+            w.churn(n);
+            found |= rig::walk(&w.pool).is_err();
+            if found {
+                break;
+            }
+        }
+        mutate(None);
+        assert!(found, "{mistake:?}");
+    }
+}
+
+/// Copies that differ on the sides of a mirror stay apart on a mirror, so that the good one is still there.
+#[test]
+fn the_good_copy_of_a_mirror_survives_the_removal() {
+    let mut w = World::of(&Layout {
+        size: 64 * MIB,
+        ..Layout::new(GroupKind::Mirror, 2)
+    });
+    let mirror = TopSpec {
+        ashift: Some(9),
+        ..TopSpec::new(
+            GroupKind::Mirror,
+            vec![DevSpec::file("d2"), DevSpec::file("d3")],
+        )
+    };
+    w.pool.add_top(&mirror).unwrap();
+    // Everything on one side rots, but its labels.
+    let (start, end) = (4 * MIB, 63 * MIB);
+    w.disks[0].poke(start, &vec![0x5a; (end - start) as usize]);
+    w.pool.remove_top(0).unwrap();
+    w.finish(false);
+    assert_eq!(w.state(), ScanState::Finished);
+    w.reimport(&[0, 1]);
+    w.verify();
+    rig::walk(&w.pool).unwrap_or_else(|e| panic!("{e}"));
+}

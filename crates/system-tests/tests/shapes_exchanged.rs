@@ -58,7 +58,8 @@ fn halves(rig: &mut Rig, dice: &mut Dice) {
         cut(rig, folder, "expansion of", dice, &begin, &undo);
     }
     for folder in ["half-remove", "half-stop"] {
-        let d = pool(rig, folder, &[], (2, 8), SIZE);
+        // The rest must have room for a whole device and slop space twice, 128 MiB each in small pools.
+        let d = pool(rig, folder, &[], (2, 8), 4 * SIZE);
         let name = pool_of(folder);
         let begin = |rig: &Rig, turn: u64| {
             if turn > 0 {
@@ -110,7 +111,7 @@ fn ended(rig: &Rig) {
     rig.zpool(&["attach", "-w", &pool_of(folder), "raidz1-0", &d[3]]);
     export(folder);
     let folder = "done-remove";
-    let d = pool(rig, folder, &[], (3, 3), SIZE);
+    let d = pool(rig, folder, &[], (3, 3), 4 * SIZE);
     rig.zpool(&["remove", "-w", &pool_of(folder), &d[1]]);
     rig.zpool(&["remove", "-w", &pool_of(folder), &d[0]]);
     export(folder);

@@ -126,6 +126,8 @@ pub enum Mutation {
     NewLogBelieved,
     /// A rollback, or the end of a receive, frees the log that a crash left behind in a txg of its own, before.
     LeftLogFreedEarly,
+    /// A commit promises pieces of blocks whose rest nobody has read.
+    RestsUnread,
     /// An exchange of two names takes the pending writes of one file into the log.
     ExchangeTakesOne,
     /// A write to a volume that is to be stable at once is not logged.
@@ -139,7 +141,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 66] = [
+pub const MUTATIONS: [Mutation; 67] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -201,6 +203,7 @@ pub const MUTATIONS: [Mutation; 66] = [
     Mutation::LossUnmarked,
     Mutation::NewLogBelieved,
     Mutation::LeftLogFreedEarly,
+    Mutation::RestsUnread,
     Mutation::ExchangeTakesOne,
     Mutation::ForcedWriteUnlogged,
     Mutation::DiscardReplayedLate,

@@ -17,7 +17,7 @@ use base::{bail, Block, Error, Kind, PerTxg, RangeSet, Result, Txg};
 use disk::{BlkPtr, Checksum, Compression, DnodePhys, ObjType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use zio::{CompressionHistory, Crypt};
 
@@ -155,6 +155,9 @@ pub(crate) struct Inner {
     pub f: Fields,
     /// Dirty blocks by number.
     pub bufs: BTreeMap<u64, Buf>,
+    /// Blocks of which pieces were written and the rest has not been read, see [`crate::unread_rests`]. Some may have become
+    /// whole since.
+    pub unread: BTreeSet<u64>,
     /// Changes of each txg not yet on disk.
     pub pend: PerTxg<Pending>,
     /// Frees of the txg being written: still to be seen as holes.
@@ -228,6 +231,7 @@ impl Dnode {
             inner: RwLock::new(Inner {
                 f,
                 bufs: BTreeMap::new(),
+                unread: BTreeSet::new(),
                 pend: Default::default(),
                 syncing_frees: RangeSet::new(),
                 spill: Spill::Synced,
@@ -364,6 +368,11 @@ impl Dnode {
         !i.bufs.is_empty() || i.pend.iter().any(|p| p.dirty) || !i.syncing_frees.is_empty()
     }
 
+    /// Some block of it could not be read since it is in memory.
+    pub(crate) fn is_hurt(&self) -> bool {
+        self.hurt.load(Ordering::Relaxed)
+    }
+
     /// True if it was freed, on disk or not yet.
     pub fn is_freed(&self) -> bool {
         !self.read_lock().f.allocated
@@ -375,6 +384,11 @@ impl Inner {
     fn group_over(&mut self, txg: Txg) {
         let again = self.pend[txg].blocks.clone();
         self.bufs.retain(|k, b| b.txg > txg || again.contains(k));
+        if !self.unread.is_empty() {
+            let bufs = &self.bufs;
+            self.unread
+                .retain(|k| bufs.get(k).is_some_and(|b| b.data.lacks_old()));
+        }
         match &self.spill {
             Spill::Removed(t) | Spill::Data(_, t) | Spill::Placed(_, t)
                 if *t <= txg && !self.pend[txg].spill =>

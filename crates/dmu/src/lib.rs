@@ -31,6 +31,7 @@ mod lost;
 mod objset;
 mod reading;
 mod received;
+mod rest_queue;
 mod shape;
 mod streams;
 mod strided_prefetch;
@@ -38,6 +39,7 @@ mod sync;
 pub mod testing;
 mod tree;
 mod tx;
+mod unread_rests;
 mod write_early;
 
 pub use dnode::{Dnode, Info};
@@ -49,6 +51,7 @@ pub use sync::SyncHooks;
 pub use tx::{
     internal_error, Admission, Damage, Dmu, DmuOptions, Driver, Need, OnDamage, SyncGroup, Tx,
 };
+pub use unread_rests::UnreadRests;
 
 /// Object numbers of the accounting objects kept in the object set block itself.
 pub const USERUSED_OBJECT: u64 = u64::MAX;

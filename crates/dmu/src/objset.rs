@@ -4,6 +4,7 @@ use crate::dnode::{Dnode, Fields, Job};
 use crate::early_runs::Waiting;
 use crate::lost::Lost;
 use crate::reading::Reading;
+use crate::rest_queue::RestQueue;
 use crate::shape::{DnodeSeal, NewObject, WritePolicy};
 use crate::tree::Synced;
 use crate::tx::{Admission, Damage, Dmu, Need, Tx};
@@ -137,6 +138,7 @@ pub struct Objset {
     pub(crate) promised: AtomicU64,
     /// Blocks that are to be written early.
     pub(crate) waiting: Mutex<Waiting<Dnode>>,
+    pub(crate) rests: Arc<RestQueue<Dnode>>,
     /// How blocks of dnodes of a raw stream are sealed, by number, until they are written.
     pub(crate) raw_seals: Mutex<BTreeMap<u64, DnodeSeal>>,
     pub(crate) lost: Lost,
@@ -325,6 +327,7 @@ impl Objset {
                 space: Mutex::default(),
                 promised: AtomicU64::new(0),
                 waiting: Mutex::default(),
+                rests: Arc::default(),
                 raw_seals: Mutex::default(),
                 lost: Lost::default(),
             }
@@ -950,16 +953,6 @@ impl Objset {
         self.lost.set_replaying(on);
     }
 
-    /// What was given up of the changes of an object since this was last asked; an I/O error.
-    pub fn take_lost(&self, object: u64) -> Option<Error> {
-        self.lost.take(object)
-    }
-
-    /// Whether changes of any object were given up since this was last asked. Their marks stay.
-    pub fn take_any_lost(&self) -> bool {
-        self.lost.take_any()
-    }
-
     pub(crate) fn weak(&self) -> Weak<Objset> {
         self.me.clone()
     }
@@ -980,6 +973,7 @@ impl Objset {
     /// may leave memory.
     pub(crate) fn group_synced(&self) {
         base::mutation::panic_point("an object set that is on disk");
+        self.rests.sweep();
         let gone = std::mem::take(&mut *self.gone.acquire());
         for object in &gone {
             self.lost.forget(*object);

@@ -161,6 +161,16 @@ impl Pass<'_> {
 }
 
 impl Objset {
+    /// What was given up of the changes of an object since this was last asked; an I/O error.
+    pub fn take_lost(&self, object: u64) -> Option<Error> {
+        self.lost.take(object)
+    }
+
+    /// Whether changes of any object were given up since this was last asked. Their marks stay.
+    pub fn take_any_lost(&self) -> bool {
+        self.lost.take_any()
+    }
+
     /// Writes everything that the txg of the syncing transaction `tx` changed in this set so far.
     /// Returns the new root pointer, or `None` if there was nothing to write. To be called again
     /// while [`Objset::is_dirty_in`]; `pass` counts from 1 over the whole pool.

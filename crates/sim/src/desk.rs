@@ -209,6 +209,7 @@ impl Desk {
         .map_err(told)?;
         let object = entry.pool.dsl().dataset(&full(fs))?.object();
         let mounted = entry.mounted(object).ok_or(Kind::NotFound)?;
+        rig::tune_set(&mounted.set(), l);
         Ok(Fs {
             pool: entry.pool.clone(),
             zfs: mounted.zfs(),

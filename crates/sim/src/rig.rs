@@ -258,6 +258,14 @@ pub fn tune(pool: &Pool, l: &Layout) {
     }
 }
 
+/// The same for an object set: rests of blocks that are changed in part are read behind the writes, and by the writers, though
+/// little is written.
+pub fn tune_set(set: &OpenSet, l: &Layout) {
+    if l.early {
+        set.os.unread_rests().set_limits(128 << 10, 256 << 10);
+    }
+}
+
 /// Mounts the root file system, i.e. replays the intent log and cleans up.
 pub fn mount(pool: &Arc<Pool>, l: &Layout) -> Result<Fs> {
     mount_named(pool, &pool.name(), l)
@@ -291,6 +299,7 @@ pub fn mount_named(pool: &Arc<Pool>, name: &str, l: &Layout) -> Result<Fs> {
             software_version: pool.software_version(),
         },
     )?;
+    tune_set(&set, l);
     zfs.replay_log(&zil)?;
     zfs.start()?;
     Ok(Fs {

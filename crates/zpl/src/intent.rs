@@ -7,7 +7,7 @@ use base::mutation::{mutated, Mutation};
 use base::{Error, Kind, Result, Txg};
 use disk::bytes::u64_at;
 use disk::zil::{Body, Record as Raw, WriteData};
-use dmu::{Dmu, Objset, Tx};
+use dmu::{Dmu, Objset, Tx, UnreadRests};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -27,6 +27,7 @@ const SHARE: u64 = 4;
 pub struct ZilLog {
     zil: Arc<Zil>,
     dmu: Arc<Dmu>,
+    rests: Arc<UnreadRests>,
     /// Newest txg with a change that no record describes: an fsync waits for it.
     unlogged: AtomicU64,
     /// `logbias=throughput`
@@ -41,6 +42,7 @@ impl ZilLog {
         ZilLog {
             zil,
             dmu: os.dmu().clone(),
+            rests: os.unread_rests().clone(),
             // What was changed before may have had no record either.
             unlogged: AtomicU64::new(os.newest_dirty().number()),
             throughput: AtomicBool::new(false),
@@ -223,6 +225,11 @@ impl IntentLog for ZilLog {
             if late.1 >= LATE && most(late.0, late.1) {
                 self.through(late.0)?;
             }
+        }
+        if !self.rests.read(object) {
+            // A record over such a block could not be replayed. The txg finds the block readable, or loses the change and
+            // marks the object.
+            return self.through(self.dmu.open_txg());
         }
         match self.zil.commit(object) {
             Committed::Durable => Ok(()),

@@ -74,6 +74,7 @@ impl Dnode {
             self.unplace(&mut i, k)?;
         }
         i.bufs.clear();
+        i.unread.clear();
         self.unplace_spill(&mut i, tx)?;
         let p = &mut i.pend[tx.txg()];
         p.blocks.clear();

@@ -5,13 +5,12 @@ use crate::content::Content;
 use crate::tx::Tx;
 use base::sync::WriteGuard;
 use base::{bail, Block, Data, Error, Kind, Result};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl Dnode {
     /// Writes `data` at `offset`. Whole blocks and known holes are never read; the missing part of
     /// other partial blocks is fetched when the txg is written. Whether it can be read,
-    /// [`Dnode::check_edges`] tells before.
+    /// [`Dnode::check_edges`] tells before, and [`crate::UnreadRests::read`] afterwards.
     pub fn write<'a>(&self, tx: &Tx, offset: u64, data: impl Into<Data<'a>>) -> Result<()> {
         let data: Data<'a> = data.into();
         if data.is_empty() {
@@ -35,6 +34,7 @@ impl Dnode {
         .into_iter();
         let mut done = 0;
         let mut whole = 0;
+        let mut parts: Vec<u64> = Vec::new();
         while done < data.len() {
             let at = offset + done as u64;
             let (blkid, within) = (at / size as u64, (at % size as u64) as usize);
@@ -51,12 +51,18 @@ impl Dnode {
                 b.txg = tx.txg();
             } else {
                 let c = Content::partial(size, within, &part().bytes(), i.is_known_hole(blkid));
+                if c.lacks_old() && i.unread.insert(blkid) {
+                    parts.push(blkid);
+                }
                 i.put(blkid, c, tx.txg());
             }
             self.mark(&mut i, tx, blkid, before);
             done += n;
         }
         drop(i);
+        if !parts.is_empty() {
+            self.objset()?.unread_rests().add(self, &parts, size);
+        }
         if whole > 0 {
             self.dmu.add_streamed(tx.txg(), whole as u64);
         }
@@ -100,7 +106,7 @@ impl Dnode {
 
     /// Of an object known to be damaged, blocks that are to be changed in parts must be readable.
     fn look_before(&self, offset: u64, len: u64) -> Result<()> {
-        if !self.hurt.load(Ordering::Relaxed) {
+        if !self.is_hurt() {
             return Ok(());
         }
         let size = self.read_lock().f.block_size as u64;

@@ -92,8 +92,12 @@ const STREAM_MOST: u64 = 128 << 20;
 /// Close the txg, and write no more of its blocks early, once this many bytes were allocated and freed within
 /// it.
 pub(crate) const GIVEN_BACK: u64 = 64 << 20;
-/// Close the txg once it holds this share of the dirty data that is allowed.
+/// Close the txg once it holds this share of the dirty data that is allowed, without blocks that are changed in place.
 const SHARE_OF_A_TXG: u64 = 5;
+/// Close the txg once it holds this share of the dirty data that is allowed, with blocks that are changed in place. A large
+/// directory is thousands of such blocks, and each new name goes to any of them. A txg that ends early writes a block for nearly
+/// each name, a txg that goes on writes a block for several.
+const SHARE_IN_PLACE: u64 = 2;
 /// Writers wait while this many bytes of blocks were written early and their txgs are not on disk.
 const STORED_MOST: u64 = 1 << 30;
 
@@ -132,6 +136,8 @@ pub struct Dmu {
     gate_cv: Condvar,
     /// Memory held by changes.
     dirty: PerTxg<AtomicU64>,
+    /// Those of them that are blocks which are changed in place, one piece after the other, such as those of directories.
+    in_place: PerTxg<AtomicU64>,
     /// Bytes of blocks that were written whole.
     streamed: PerTxg<AtomicU64>,
     /// Those of them that are at their places and in memory no more.
@@ -283,6 +289,7 @@ impl Dmu {
             }),
             gate_cv: Condvar::new(),
             dirty: Default::default(),
+            in_place: Default::default(),
             streamed: Default::default(),
             stored: Default::default(),
             given_back: Default::default(),
@@ -400,6 +407,18 @@ impl Dmu {
         self.dirty[txg].fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// `bytes` of memory more for blocks that are changed in place, counted by [`Dmu::add_dirty`] as well.
+    pub(crate) fn add_in_place(&self, txg: Txg, bytes: u64) {
+        self.in_place[txg].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether the txg holds so much that it should be written, of `max` bytes that are allowed.
+    fn is_worth_writing(&self, txg: Txg, max: u64) -> bool {
+        let all = self.dirty[txg].load(Ordering::Relaxed);
+        let again = self.in_place[txg].load(Ordering::Relaxed);
+        all.saturating_sub(again) >= max / SHARE_OF_A_TXG || all >= max / SHARE_IN_PLACE
+    }
+
     /// A block of `bytes` is to be written with the txg.
     pub(crate) fn add_content(&self, txg: Txg, bytes: u64) {
         self.content[txg].fetch_add(bytes, Ordering::Relaxed);
@@ -472,8 +491,7 @@ impl Dmu {
         let too_much_now = !at_once && too_much(dirty);
         // What the txg under way holds is being written already. Were the next one begun for it, it would write
         // few changes, and a block that many txgs change, such as one of a large directory, that many times.
-        let open_is_full =
-            || self.dirty[self.open_txg()].load(Ordering::Relaxed) >= max / SHARE_OF_A_TXG;
+        let open_is_full = || self.is_worth_writing(self.open_txg(), max);
         if too_much_now || dirty >= max / SHARE_OF_A_TXG && open_is_full() {
             if let Some(d) = self.driver() {
                 d.kick();
@@ -648,6 +666,7 @@ impl Dmu {
     /// Txg `txg` is on disk.
     pub fn end_sync(&self, txg: Txg) {
         self.dirty[txg].store(0, Ordering::Relaxed);
+        self.in_place[txg].store(0, Ordering::Relaxed);
         self.streamed[txg].store(0, Ordering::Relaxed);
         self.stored[txg].store(0, Ordering::Relaxed);
         self.given_back[txg].store(0, Ordering::Relaxed);

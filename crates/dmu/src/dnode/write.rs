@@ -139,8 +139,8 @@ impl Dnode {
     }
 
     /// The block was changed in the transaction's txg; `before` bytes of it were in memory until
-    /// then.
-    pub(crate) fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) {
+    /// then. Returns the memory that it takes more, bytes.
+    pub(crate) fn mark(&self, i: &mut Inner, tx: &Tx, blkid: u64, before: usize) -> u64 {
         base::mutation::panic_point("marking a block dirty");
         let held = i.bufs.get(&blkid).map_or(0, |b| b.data.held());
         let more = match i.pend[tx.txg()].blocks.insert(blkid) {
@@ -155,6 +155,7 @@ impl Dnode {
         };
         self.dmu.add_dirty(tx.txg(), more as u64);
         i.f.maxblkid = i.f.maxblkid.max(blkid);
+        more as u64
     }
 
     /// Read-modify-write of one block.
@@ -220,7 +221,8 @@ impl Dnode {
             }
             _ => return Err(Error::from(Kind::Stale)),
         };
-        self.mark(i, tx, blkid, before);
+        let more = self.mark(i, tx, blkid, before);
+        self.dmu.add_in_place(tx.txg(), more);
         Ok(r)
     }
 

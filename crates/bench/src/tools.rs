@@ -7,6 +7,7 @@ pub const BONNIE: Tool = tool("bonnie++", "bonnie++");
 pub const FIO: Tool = tool("fio", "fio");
 pub const GIT: Tool = tool("git", "git");
 pub const TAR: Tool = tool("tar", "tar");
+pub const RM: Tool = tool("rm", "coreutils");
 pub const BASH: Tool = tool("bash", "bash");
 pub const SQLITE: Tool = tool("sqlite3", "sqlite3");
 pub const PGBENCH: Tool = tool("pgbench", "postgresql");

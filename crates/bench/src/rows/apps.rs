@@ -27,15 +27,15 @@ fn git(dir: &Path) -> Result<Command> {
 }
 
 /// A bare repository with one commit of the generated tree, made once.
-fn repository(w: &Work) -> Result<PathBuf> {
-    let done = w.scratch.join(format!("tree-{}.git", w.files()));
+fn repository(w: &Work, files: u64) -> Result<PathBuf> {
+    let done = w.scratch.join(format!("tree-{files}.git"));
     if done.is_dir() {
         return Ok(done);
     }
     let work = w.scratch.join(format!("repository.{}", std::process::id()));
     let bare = work.join("bare");
     fs::create_dir_all(&work)?;
-    let archive = tar::archive(&w.scratch, w.files())?;
+    let archive = tar::archive(&w.scratch, files)?;
     let mut c = Command::new(tools::TAR.path()?);
     succeed(c.arg("-xf").arg(&archive).arg("-C").arg(&work))?;
     let tree = work.join("tree");
@@ -50,7 +50,7 @@ fn repository(w: &Work) -> Result<PathBuf> {
 }
 
 pub fn git_clone(w: &Work) -> Result<Vec<Measure>> {
-    let from = repository(w)?;
+    let from = repository(w, w.files())?;
     let mut c = git(&w.dir)?;
     c.args(["clone", "-q", "--no-hardlinks"])
         .arg(&from)
@@ -59,6 +59,24 @@ pub fn git_clone(w: &Work) -> Result<Vec<Measure>> {
     succeed(&mut c)?;
     let ms = start.elapsed().as_secs_f64() * 1e3;
     Ok(vec![Measure::given("clone", Unit::Milliseconds, ms)])
+}
+
+/// All files of a commit, made from a repository elsewhere.
+pub fn git_checkout(w: &Work) -> Result<Vec<Measure>> {
+    let from = repository(w, w.many_files())?;
+    let mut c = git(&w.dir)?;
+    c.args(["clone", "-q", "--no-checkout", "--shared"]);
+    succeed(c.arg(&from).arg("checkout"))?;
+    let mut c = git(&w.dir.join("checkout"))?;
+    c.args(["checkout", "-q", "-f", "main"]);
+    let start = Instant::now();
+    succeed(&mut c)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let made = w.dir.join("checkout/part000");
+    if !made.is_dir() {
+        bail!(Damaged, "git checkout made no files");
+    }
+    Ok(vec![Measure::ops("git-checkout", w.many_files(), seconds)])
 }
 
 fn status(w: &Work, name: &str) -> Result<Vec<Measure>> {

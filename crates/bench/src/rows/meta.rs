@@ -77,7 +77,11 @@ pub fn postmark(w: &Work) -> Result<Vec<Measure>> {
 }
 
 pub fn untar(w: &Work) -> Result<Vec<Measure>> {
-    let archive = tar::archive(&w.scratch, w.files())?;
+    unpacked(w, "untar", w.files())
+}
+
+fn unpacked(w: &Work, name: &str, files: u64) -> Result<Vec<Measure>> {
+    let archive = tar::archive(&w.scratch, files)?;
     // The archive itself is to be in memory.
     std::io::copy(&mut File::open(&archive)?, &mut std::io::sink())?;
     let mut c = Command::new(tools::TAR.path()?);
@@ -85,7 +89,46 @@ pub fn untar(w: &Work) -> Result<Vec<Measure>> {
     let start = Instant::now();
     succeed(&mut c)?;
     let seconds = start.elapsed().as_secs_f64();
-    Ok(vec![Measure::ops("untar", w.files(), seconds)])
+    Ok(vec![Measure::ops(name, files, seconds)])
+}
+
+pub fn programs_untar(w: &Work) -> Result<Vec<Measure>> {
+    unpacked(w, "tar-x", w.many_files())
+}
+
+pub fn programs_rm(w: &Work) -> Result<Vec<Measure>> {
+    let mut c = Command::new(tools::RM.path()?);
+    c.arg("-r").arg(w.dir.join("tree"));
+    let start = Instant::now();
+    succeed(&mut c)?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(vec![Measure::ops("rm-r", w.many_files(), seconds)])
+}
+
+/// Creates files until time is up, and compares the rates at the beginning and at the end.
+pub fn one_directory(w: &Work) -> Result<Vec<Measure>> {
+    let dir = w.dir.join("one");
+    fs::create_dir(&dir)?;
+    let (most, start) = (w.files() * 25, Instant::now());
+    // When each so many files were there.
+    let step = (most / 100).max(1);
+    let mut marks = vec![Duration::ZERO];
+    for n in 0..most {
+        File::create_new(dir.join(format!("file{n:07}")))?;
+        if (n + 1) % step == 0 {
+            marks.push(start.elapsed());
+            if start.elapsed() > w.cap() {
+                break;
+            }
+        }
+    }
+    let steps = marks.len() - 1;
+    let fifth = (steps / 5).max(1);
+    let rate = |name: &str, first: usize| {
+        let seconds = (marks[first + fifth] - marks[first]).as_secs_f64();
+        Measure::ops(name, fifth as u64 * step, seconds)
+    };
+    Ok(vec![rate("first", 0), rate("last", steps - fifth)])
 }
 
 /// Runs a program of a workload; an error with the last of what it said.

@@ -264,6 +264,21 @@ pub const ROWS: &[Row] = &[
     )
     .tools(&[tools::TAR]),
     row(
+        "programs",
+        "a source tree of twice as many files, by programs: tar x, git checkout, rm -r",
+        &[
+            phase("tar-x", Metadata, meta::programs_untar).settle(),
+            phase("git-checkout", Metadata, apps::git_checkout).settle(),
+            phase("rm-r", Metadata, meta::programs_rm).cold().settle(),
+        ],
+    )
+    .tools(&[tools::TAR, tools::GIT, tools::RM]),
+    row(
+        "one-directory",
+        "empty files created in one directory, up to 25 times as many as in a tree: the first and the last fifth",
+        &[phase("create", Metadata, meta::one_directory)],
+    ),
+    row(
         "large-files",
         "four large files: copied, deleted",
         &[
@@ -390,6 +405,11 @@ impl Work {
     /// Files in a tree.
     pub fn files(&self) -> u64 {
         (self.size >> 15).clamp(64, 40_000)
+    }
+
+    /// Files in a tree that programs work on.
+    pub fn many_files(&self) -> u64 {
+        self.files() * 2
     }
 
     /// The command line that [`work`] reads.
@@ -524,6 +544,8 @@ mod tests {
             "postmark",
             "large-files",
             "tree",
+            "programs",
+            "one-directory",
         ];
         for name in plain {
             let r = ROWS.iter().find(|r| r.name == name).unwrap();

@@ -70,6 +70,7 @@ impl Request {
             | Request::DeviceDetach { pool: name, .. }
             | Request::PoolReopen { pool: name, .. }
             | Request::PoolResilver { pool: name, .. }
+            | Request::PoolCheckpoint { pool: name, .. }
             | Request::PoolActivity { pool: name }
             | Request::Events {
                 pool: Some(name), ..

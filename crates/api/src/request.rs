@@ -190,6 +190,17 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Done` when it is on disk: the state of a pool is kept to go back to, or no longer.
+    PoolCheckpoint {
+        /// Name of the pool.
+        pool: String,
+        /// Let go of the checkpoint (`-d`); its space is freed in the background.
+        #[serde(default)]
+        discard: bool,
+        /// Command line, for the history of the pool.
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Events`: those behind number `after`, of one pool or all.
     Events {
         /// Name of the pool; none: all pools.

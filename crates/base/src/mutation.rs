@@ -138,6 +138,8 @@ pub enum Mutation {
     RemovalFreesOneRegion,
     /// A free of what is being copied for a removal frees the old place only.
     RemovalForgetsFlight,
+    /// A checkpoint is taken when its txg has freed blocks.
+    CheckpointAfterFrees,
 }
 
 /// All of them.
@@ -209,6 +211,7 @@ pub const MUTATIONS: [Mutation; 67] = [
     Mutation::DiscardReplayedLate,
     Mutation::RemovalFreesOneRegion,
     Mutation::RemovalForgetsFlight,
+    Mutation::CheckpointAfterFrees,
 ];
 
 #[cfg(feature = "mutations")]

@@ -30,6 +30,15 @@ pub const ZPOOL: &[Example] = &[
         &["zpool replace tank /dev/sdc /dev/sdh", "zpool wait -t resilver tank"],
     ),
     (
+        "Before something that cannot be undone: keep the whole pool as it is, go back to that, or let go of it:",
+        &[
+            "zpool checkpoint tank",
+            "zpool export tank",
+            "zpool import --rewind-to-checkpoint tank",
+            "zpool checkpoint -d tank",
+        ],
+    ),
+    (
         "To another machine: leave it here, look for it there, and take it:",
         &["zpool export tank", "zpool import", "zpool import tank"],
     ),

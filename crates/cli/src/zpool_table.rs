@@ -164,15 +164,30 @@ static SUBS: &[Sub] = &[
         complete: Complete::Files,
         built: true,
     },
-    later(
-        "checkpoint",
-        "Keep the state of a pool to go back to.",
-        "pool",
-        &[
+    Sub {
+        name: "checkpoint",
+        aliases: &[],
+        about: "Keep the state of a pool to go back to.",
+        operands: "pool",
+        flags: &[
             sw('d', "Discard the checkpoint.").long("discard"),
-            sw('w', "Wait until it is discarded.").long("wait"),
+            sw('w', "With -d: wait until its space is free.").long("wait"),
         ],
-    ),
+        text: &[
+            "A checkpoint is the whole pool as it is now: file systems, snapshots, properties and devices. zpool import \
+             --rewind-to-checkpoint goes back to it, for good, or with -o readonly=on for a look. A pool has one checkpoint \
+             at most.",
+            "While there is one, nothing that belongs to it is given free: what is deleted or overwritten goes on using space \
+             (the property checkpoint, and the line checkpoint of zpool status). Vdevs can be added. No device is removed, \
+             attached, detached, replaced or split off, no raidz is expanded, and the pool keeps its guid. A scrub does not \
+             look at blocks that only the checkpoint has.",
+            "-d lets go of the checkpoint. Its space is freed in the background; zpool wait -t discard waits for that, as -w \
+             does. Until then there is no new checkpoint.",
+            "The pool needs the feature zpool_checkpoint.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     later(
         "prefetch",
         "Load tables of a pool into the cache.",

@@ -10,7 +10,7 @@ use admin::datasets::{
     create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
     rights, send, set, snapshots, space,
 };
-use admin::pools::{self, damage, devices, import, scan, upgrade};
+use admin::pools::{self, checkpoint, damage, devices, import, scan, upgrade};
 use admin::{cancel, rations, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{io_text, Kind, Result};
@@ -381,6 +381,11 @@ pub fn answer(
         Request::PoolResilver { pool, command } => {
             scan::resilver(admin, peer, &pool, &command).map(done)
         }
+        Request::PoolCheckpoint {
+            pool,
+            discard,
+            command,
+        } => checkpoint::checkpoint(admin, peer, &pool, discard, &command).map(done_but),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }

@@ -1,4 +1,5 @@
-//! The jobs every pool has: freeing blocks of destroyed datasets, and marking obsolete ranges of removed vdevs.
+//! The jobs every pool has: freeing blocks of destroyed datasets, marking obsolete ranges of removed vdevs, and freeing what a
+//! discarded checkpoint kept (`crate::checkpoint_job`).
 
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::Pool;
@@ -13,6 +14,7 @@ pub(crate) fn standing() -> Vec<Arc<dyn Job>> {
     vec![
         Arc::new(FreeDestroyed::default()),
         Arc::new(MarkObsolete::default()),
+        Arc::new(crate::checkpoint_job::DiscardCheckpoint::default()),
     ]
 }
 

@@ -20,6 +20,7 @@ mod allocation;
 mod background;
 mod brt;
 mod checkpoint;
+mod checkpoint_job;
 mod claim;
 mod close;
 mod config;

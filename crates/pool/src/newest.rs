@@ -125,7 +125,7 @@ fn newest_of(
     let mut ub = ub;
     let mut first = engine(env, untrusted.clone(), &ub, ub.txg, &look)?;
     if opts.checkpoint {
-        ub = checkpoint_of(&first.1, ub.txg)?;
+        ub = checkpoint_of(&first.1, ub.txg, env.clock.now().0)?;
         first = engine(env, untrusted.clone(), &ub, ub.txg, &look)?;
     }
     let object = need(&first.1, "config")?;
@@ -171,8 +171,9 @@ fn check_readable(config: &NvList) -> Result<()> {
     Ok(())
 }
 
-/// The uberblock of the checkpoint of a pool whose newest txg is `newest`.
-fn checkpoint_of(mos: &Arc<Objset>, newest: Txg) -> Result<Uberblock> {
+/// The uberblock of the checkpoint of a pool whose newest txg is `newest`, as the one that comes after it at time `now` (seconds
+/// since 1970).
+fn checkpoint_of(mos: &Arc<Objset>, newest: Txg, now: i64) -> Result<Uberblock> {
     let words = Zap::new(&mos.hold(1)?).get_value(disk::mos_keys::CHECKPOINT)?;
     let Some(words) = words else {
         bail!(NotFound, "the pool has no checkpoint");
@@ -183,6 +184,8 @@ fn checkpoint_of(mos: &Arc<Objset>, newest: Txg) -> Result<Uberblock> {
         bail!(Damaged, "checkpoint of txg {}", kept.txg);
     }
     Ok(Uberblock {
+        txg: newest.next(),
+        timestamp: now.max(0) as u64,
         checkpoint_txg: kept.txg,
         ..kept
     })

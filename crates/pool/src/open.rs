@@ -450,7 +450,12 @@ impl Pool {
             pool.rehearse_claims(by_log)?;
             pool.tree().do_held_repairs();
             let ub = pool.sync_state().uberblock.clone();
-            pool.tree().spread_uberblock(&ub)?;
+            match opts.checkpoint {
+                // The state gone back to is the newest one before anything is placed on what it takes for free: the one that
+                // was the newest has blocks there.
+                true => pool.make_newest(&ub)?,
+                false => pool.tree().spread_uberblock(&ub)?,
+            }
             pool.claim_logs()?;
             pool.finish_adds()?;
             // What is left to be tidied up keeps nobody from importing. The next import tries again.
@@ -477,5 +482,12 @@ impl Pool {
             pool.sync()?;
         }
         Ok(pool)
+    }
+
+    /// Writes an uberblock that no txg has written.
+    fn make_newest(&self, ub: &Uberblock) -> Result<()> {
+        let base = self.label_base(keys::pool::STATE_ACTIVE, ub.txg);
+        let targets = self.tree().uberblock_targets(0);
+        self.tree().commit(&base, ub, &[], &targets, false)
     }
 }

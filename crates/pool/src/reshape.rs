@@ -584,7 +584,7 @@ impl Pool {
     /// Leaves that are replaced: their successors have everything, on disk too, and nobody needs them any more. A spare
     /// leaves when the device it stands in for has everything again.
     fn replaced(&self) -> Vec<u64> {
-        if self.shares().checkpoint.txg().is_some() {
+        if self.without_checkpoint().is_err() {
             return Vec::new();
         }
         let known = self.vdevs.dtls.acquire();
@@ -790,13 +790,6 @@ impl Pool {
     pub(crate) fn writable(&self) -> Result<()> {
         if self.is_readonly() {
             bail!(ReadOnly, "pool is read-only");
-        }
-        Ok(())
-    }
-
-    pub(crate) fn without_checkpoint(&self) -> Result<()> {
-        if self.shares().checkpoint.txg().is_some() {
-            bail!(Exists, "checkpoint exists");
         }
         Ok(())
     }

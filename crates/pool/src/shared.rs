@@ -34,7 +34,7 @@ impl Shares {
         Ok(Shares {
             ddt: Ddts::open(mos, zio)?,
             brt: Brts::open(mos, zio, &**features),
-            checkpoint: Checkpoint::open(mos)?,
+            checkpoint: Checkpoint::open(mos, &**features)?,
             features: features.clone(),
             zio: zio.clone(),
             saved: AtomicU64::new(0),

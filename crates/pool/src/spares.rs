@@ -219,9 +219,10 @@ impl Pool {
     /// False if no list has it.
     ///
     /// # Errors
-    /// `Kind::Busy`: the spare is in use; `Kind::Unsupported`: it is a distributed one.
+    /// `Kind::Busy`: the spare is in use; `Kind::Unsupported`: it is a distributed one; a checkpoint exists.
     pub fn remove_aux(&self, guid: u64) -> Result<bool> {
         self.writable()?;
+        self.without_checkpoint()?;
         let aux = self.aux_devices();
         let of = |list: &[NvList]| list.iter().find(|c| is(c, guid)).cloned();
         let Some(dev) = of(&aux.spares).or_else(|| of(&aux.l2cache)) else {
@@ -231,6 +232,7 @@ impl Pool {
             bail!(Unsupported, "dRAID spares cannot be removed");
         }
         self.task(move |pool, tx| {
+            pool.without_checkpoint()?;
             if pool.tree().find(guid).is_some() {
                 bail!(Busy, "the spare is in use");
             }

@@ -612,6 +612,7 @@ impl Pool {
             self.tree().commit(&base, &ub, &dirty, &targets, multihost)
         })?;
         self.vdevs.heart.committed(&ub);
+        self.shares().checkpoint.note_newest(&ub);
         st.uberblock = ub;
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::desk::Desk;
 use crate::found::{self, Tree};
 use crate::hash::TraceHash;
 use crate::keys;
-use crate::oracle::{Admin, Frozen, FsModel, Oracle, Seen};
+use crate::oracle::{Admin, Frozen, FsModel, Kept, Oracle, Seen};
 use crate::owners;
 use crate::rig::{self, full, path, Fs, Layout};
 use crate::sources;
@@ -173,8 +173,19 @@ impl Opened {
         seed: u64,
         clock: &Arc<ManualClock>,
     ) -> base::Result<Opened> {
+        Opened::import_at(disks, layout, seed, clock, false)
+    }
+
+    /// The same; `checkpoint`: as its checkpoint has it.
+    pub fn import_at(
+        disks: &[Arc<MemDisk>],
+        layout: &Layout,
+        seed: u64,
+        clock: &Arc<ManualClock>,
+        checkpoint: bool,
+    ) -> base::Result<Opened> {
         let desk = Desk::new(env(disks, seed, clock));
-        desk.import(disks.len())?;
+        desk.import(disks.len(), checkpoint)?;
         Opened::administered(desk, layout)
     }
 
@@ -219,6 +230,7 @@ impl Opened {
             snaps: &snaps,
             marks,
             holds,
+            checkpoint: pool.shares().checkpoint.txg().is_some(),
             look: &|name, frozen: &Frozen| {
                 rig::with_set(pool, named(name)?, |fs| frozen.judge(fs, &found::walk(fs)?))
                     .map_err(text)?
@@ -350,6 +362,10 @@ fn quick() -> OpenOptions {
     }
 }
 
+fn fork(disks: &[Arc<MemDisk>]) -> Image {
+    disks.iter().map(|d| d.fork()).collect()
+}
+
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
@@ -414,12 +430,17 @@ impl Judge<'_> {
             self.unlucky(disks, &rng)?;
             self.damaged(disks, &rng)?;
         }
+        let before = self.may_go_back().then(|| fork(disks));
         let opened = match self.open(disks, rng.next()) {
             Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(Admin::default()),
             r => r?,
         };
         let trees = opened.trees()?;
         let found = opened.judge(self.oracle, &trees, self.cut)?;
+        if let (Some(before), Some(kept)) = (before, &found.checkpoint) {
+            let what = |e: String| format!("going back to the checkpoint: {e}");
+            self.to_checkpoint(&before, kept, &rng).map_err(what)?;
+        }
         opened.pool.sync().map_err(text)?;
         self.walk(&opened)?;
         if full && turn == 1 && !self.healthy {
@@ -487,6 +508,49 @@ impl Judge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether an image may have a checkpoint that can be gone back to for certain: no device ever failed, since neither scrub nor
+    /// resilver mend what only the checkpoint has.
+    fn may_go_back(&self) -> bool {
+        self.healthy && self.imported && self.oracle.ever_kept()
+    }
+
+    /// The checkpoint has what there was when it was taken. A power cut on the way back leaves that, or what was there before.
+    fn to_checkpoint(
+        &self,
+        image: &[Arc<MemDisk>],
+        kept: &Kept,
+        rng: &SeededRng,
+    ) -> Result<(), String> {
+        let back = OpenOptions {
+            checkpoint: true,
+            ..quick()
+        };
+        let oracle = kept.oracle();
+        let as_kept = |o: Opened| {
+            let trees = o.trees()?;
+            o.judge(&oracle, &trees, 0)?;
+            o.pool.sync().map_err(text)?;
+            self.walk(&o)?;
+            o.close(false)
+        };
+        let live = fork(image);
+        let (journal, base) = rig::start_journal(&live);
+        let pool = import(&live, rng.next(), self.clock, back).map_err(text)?;
+        as_kept(Opened::mount(pool, self.layout)?)?;
+        let events = journal.take();
+        let len = events.len() as u64;
+        let at = rng.below(len + 1);
+        let mut cutter = Cutter::new(&base, events);
+        cutter.forward(at as usize);
+        let image = cutter.image(FATES[rng.below(5) as usize], rng);
+        let what = |e: String| format!("cut at event {at} of {len}: {e}");
+        let o = self.open(&image, rng.next()).map_err(what)?;
+        match o.pool.shares().checkpoint.txg() {
+            None => as_kept(o).map_err(what),
+            Some(_) => self.judge_open(o).map_err(what),
+        }
     }
 
     /// The last two txgs are whole.

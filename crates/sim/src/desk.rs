@@ -108,8 +108,8 @@ impl Desk {
         pools::create::create(&self.admin, ROOT, ask).map_err(told)
     }
 
-    /// `zpool import` from so many disks.
-    pub fn import(&self, disks: usize) -> Result<()> {
+    /// `zpool import` from so many disks; `checkpoint`: with `--rewind-to-checkpoint`.
+    pub fn import(&self, disks: usize, checkpoint: bool) -> Result<()> {
         let ask = PoolImport {
             pool: POOL.into(),
             search: ImportScan {
@@ -117,10 +117,18 @@ impl Desk {
                 ..ImportScan::default()
             },
             props: vec![("cachefile".into(), "none".into())],
+            checkpoint,
             command: format!("zpool import {POOL}"),
             ..PoolImport::default()
         };
         let done = pools::import::import(&self.admin, ROOT, ask, &|| false);
+        done.map(drop).map_err(told)
+    }
+
+    /// `zpool checkpoint -d`
+    pub fn discard_checkpoint(&self) -> Result<()> {
+        let command = format!("zpool checkpoint -d {POOL}");
+        let done = pools::checkpoint::checkpoint(&self.admin, ROOT, POOL, true, &command);
         done.map(drop).map_err(told)
     }
 

@@ -99,6 +99,8 @@ const SEALED: [(&str, u64); 3] = [("createsealed", 3), ("receiveraw", 8), ("rece
 const KEPT: [(&str, u64); 1] = [("receivekept", 6)];
 /// Kinds that every third world without projects has, for the same reason.
 const VERSIONS: [(&str, u64); 3] = [("snapshotall", 2), ("createold", 1), ("raise", 1)];
+/// Kinds that half of the worlds have, for the same reason.
+const CHECKPOINTS: [(&str, u64); 3] = [("checkpoint", 3), ("discard", 2), ("rewind", 1)];
 /// Kinds that only every third seed has, for the same reason.
 const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
@@ -265,6 +267,10 @@ impl Generator {
             if kept.below(3) == 0 {
                 weights.extend(KEPT.iter().map(|k| taste(&kept, k)));
             }
+        }
+        let kept = SeededRng::new(seed ^ 0xc4e7);
+        if layout.version == 5000 && kept.below(2) == 0 {
+            weights.extend(CHECKPOINTS.iter().map(|k| taste(&kept, k)));
         }
         if seed % 3 == 0 && layout.version >= dsl::deleg::VERSION {
             let rng = SeededRng::new(seed ^ 0x7169);
@@ -614,6 +620,10 @@ impl Generator {
                 path: here.some(&|k| k != What::Link)?.0,
             },
             "fsyncall" => Op::FsyncAll { fs },
+            "checkpoint" => Op::Checkpoint {
+                fs,
+                path: here.file()?.0,
+            },
             "read" => Op::Read {
                 fs,
                 path: here.file()?.0,
@@ -735,6 +745,8 @@ impl Generator {
             }
             "remount" => Op::Remount { fs },
             "reimport" => Op::Reimport,
+            "discard" => Op::Discard,
+            "rewind" => Op::Rewind,
             verb => Op::Lineage(self.lineage(verb, fs, &snaps, w)?),
         })
     }

@@ -73,7 +73,7 @@ pub fn run(l: &Layout, way: Way) -> std::result::Result<(), String> {
     let text = |e: base::Error| e.to_string();
     let (disks, stream) = left(l, &clock).map_err(text)?;
     let desk = Desk::new(env(&disks, 2, &clock));
-    desk.import(disks.len()).map_err(text)?;
+    desk.import(disks.len(), false).map_err(text)?;
     let (journal, base) = rig::start_journal(&disks);
     let done = match way {
         Way::Back => desk.commands().rollback(&snap("s1")),

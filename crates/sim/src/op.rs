@@ -258,6 +258,15 @@ pub enum Op {
     },
     /// Exports the pool and imports it.
     Reimport,
+    /// The checkpoint is taken, of the state before a file is emptied; both are in one txg.
+    Checkpoint {
+        fs: String,
+        path: String,
+    },
+    /// The checkpoint is discarded.
+    Discard,
+    /// Exports the pool, and imports it as its checkpoint has it.
+    Rewind,
     /// A scrub or resilver is begun, paused, stopped, or comes to its end.
     Scan(Scan),
     /// The fault agent looks at the devices once, as it does every few seconds.
@@ -466,6 +475,9 @@ impl fmt::Display for Op {
             SnapshotAs { fs, name, uid } => write!(f, "snapshotas {} {name} {uid}", w(fs)),
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
+            Checkpoint { fs, path } => write!(f, "checkpoint {} {path}", w(fs)),
+            Discard => write!(f, "discard"),
+            Rewind => write!(f, "rewind"),
             Scan(what) => write!(f, "scan {what}"),
             Look => write!(f, "look"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
@@ -595,6 +607,12 @@ impl Words<'_> {
             },
             "remount" => Op::Remount { fs: self.fs()? },
             "reimport" => Op::Reimport,
+            "checkpoint" => Op::Checkpoint {
+                fs: self.fs()?,
+                path: self.word()?,
+            },
+            "discard" => Op::Discard,
+            "rewind" => Op::Rewind,
             "device" => self.device()?,
             "refuse" => Op::Refuse(Refuse::parse(&mut || self.word())?),
             "scan" => Op::Scan(self.scan()?),

@@ -400,6 +400,25 @@ pub struct Admin {
     pub marks: BTreeMap<String, base::Txg>,
     /// Tags by `fs@snapshot`.
     pub holds: BTreeMap<String, BTreeSet<String>>,
+    /// What the checkpoint of the pool leads back to.
+    pub checkpoint: Option<Arc<Kept>>,
+}
+
+/// A whole pool as it was at one moment.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// What there was besides file systems; it has no checkpoint.
+    admin: Admin,
+    /// By name of the file system.
+    sets: Vec<(String, Frozen)>,
+}
+
+impl Kept {
+    /// The oracle of a pool that is in this state, and has no history.
+    pub fn oracle(&self) -> Oracle {
+        let model = |(name, frozen): &(String, Frozen)| (name.clone(), FsModel::new(frozen, 0));
+        Oracle::adopt(&self.admin, self.sets.iter().map(model).collect())
+    }
 }
 
 /// What is looked at in an image.
@@ -412,6 +431,8 @@ pub struct Seen<'a> {
     pub marks: BTreeMap<String, base::Txg>,
     /// Tags of held snapshots.
     pub holds: BTreeMap<String, BTreeSet<String>>,
+    /// Whether there is a checkpoint.
+    pub checkpoint: bool,
     pub look: &'a dyn Fn(&str, &Frozen) -> Result<(), String>,
     pub prop: &'a dyn Fn(&str, &str) -> Result<u64, String>,
     /// Whether a file system has just these permissions.
@@ -456,6 +477,22 @@ impl Oracle {
     pub fn fs_mut(&mut self, name: &str) -> Option<&mut FsModel> {
         let id = *self.now().sets.get(name)?;
         self.models.get_mut(id)
+    }
+
+    /// Whether there ever was a checkpoint, as far as this goes back.
+    pub fn ever_kept(&self) -> bool {
+        self.admin.iter().any(|a| a.checkpoint.is_some())
+    }
+
+    /// The whole pool as it is now.
+    pub fn keep(&self) -> Kept {
+        let mut admin = self.now().clone();
+        admin.checkpoint = None;
+        let frozen = |(name, id): (&String, &usize)| (name.clone(), self.models[*id].freeze());
+        Kept {
+            sets: admin.sets.iter().map(frozen).collect(),
+            admin,
+        }
     }
 
     /// Everything of the pool is on disk.
@@ -526,6 +563,9 @@ impl Oracle {
         held.retain(|_, tags| !tags.is_empty());
         if seen.holds != held {
             return Err(format!("holds {:?} instead of {held:?}", seen.holds));
+        }
+        if seen.checkpoint != a.checkpoint.is_some() {
+            return Err(format!("a checkpoint: {}", seen.checkpoint));
         }
         for ((fs, prop), value) in &a.props {
             let is = (seen.prop)(fs, prop)?;

@@ -23,7 +23,7 @@ pub struct Script {
     pub text: &'static str,
 }
 
-pub const SCRIPTS: [Script; 15] = [
+pub const SCRIPTS: [Script; 16] = [
     Script {
         name: "pool create",
         create: true,
@@ -109,6 +109,12 @@ pub const SCRIPTS: [Script; 15] = [
         create: false,
         text: "create . a 644; write . a 0 60000 2; fsync . a; --- reimport; write . a 0 100 3; \
                fsync . a; remount .; create . b 644; fsync . b; reimport",
+    },
+    Script {
+        name: "checkpoint",
+        create: false,
+        text: "create . a 644; write . a 0 60000 2; create . b 644; write . b 0 60000 3; sync; --- \
+               checkpoint . a; write . b 0 60000 4; fsync . b; sync; discard; write . b 0 60000 5; sync",
     },
     Script {
         name: "many txgs",

@@ -1,6 +1,7 @@
 //! A simulated world: disks, a pool on them with its file systems in use, and the oracle. Carries
 //! out lines of a trace.
 
+mod checkpoints;
 mod faults;
 mod lineage;
 mod posix;
@@ -248,6 +249,9 @@ impl World {
             | Op::Limit { .. }
             | Op::Set { .. } => self.administer(op),
             Op::Remount { .. } | Op::Reimport => self.again(op),
+            Op::Checkpoint { fs, path } => self.checkpoint(fs, path),
+            Op::Discard => self.discard(),
+            Op::Rewind => return self.rewind(),
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Look => self.look(),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),

@@ -61,6 +61,7 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolReopen { .. }
         | Request::PoolScrub(_)
         | Request::PoolResilver { .. }
+        | Request::PoolCheckpoint { .. }
         | Request::Events { .. }
         | Request::EventsClear {}
         | Request::PoolActivity { .. }

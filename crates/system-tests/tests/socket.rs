@@ -328,6 +328,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolSet", p(r#"{"pool":"tank","props":[["comment","text"],["autotrim","off"]],"command":"x"}"#)),
         ("PoolScrub", p(r#"{"pool":"tank"}"#)),
         ("PoolResilver", p(r#"{"pool":"tank"}"#)),
+        ("PoolCheckpoint", p(r#"{"pool":"tank"}"#)),
+        ("PoolCheckpoint", p(r#"{"pool":"tank","discard":true}"#)),
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolAdd", p(r#"{"pool":"tank","vdevs":[{"kind":"file","class":"spare","path":"DISK"}],"ashift":12,"dry_run":true}"#)),
         ("DeviceRemove", p(r#"{"pool":"tank","device":"DISK"}"#)),

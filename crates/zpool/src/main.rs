@@ -50,6 +50,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "offline" => devices::offline(args, cx),
         "remove" => devices::remove(args, cx),
         "reopen" => devices::reopen(args, cx),
+        "checkpoint" => scan::checkpoint(args, cx),
         "scrub" => scan::scrub(args, cx),
         "resilver" => scan::resilver(args, cx),
         other => Err(cli::Fail::Error(format!(

@@ -1,4 +1,4 @@
-//! `zpool scrub` and `zpool resilver`.
+//! `zpool scrub`, `zpool resilver` and `zpool checkpoint`: work in the background that is begun, ended or waited for.
 
 use crate::common;
 use api::{PoolGet, PoolScrub, Reply, Request, ScrubAction};
@@ -7,7 +7,7 @@ use cli::{Cx, Fail, Outcome, Parsed};
 use control::client::unexpected;
 use std::time::Duration;
 
-/// How often it is looked whether a scrub has ended.
+/// How often it is looked whether an activity has ended.
 const TICK: Duration = Duration::from_millis(200);
 
 /// The pools named, or all of them.
@@ -127,21 +127,21 @@ pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     })?;
     if args.has("w") && status == 0 {
         for pool in &pools {
-            wait(pool, cx)?;
+            wait(pool, "scrub", cx)?;
         }
     }
     Ok(status)
 }
 
-/// Returns when no scrub runs in a pool.
-fn wait(pool: &str, cx: &mut Cx<'_>) -> Result<(), Fail> {
+/// Returns when the activity does not run in a pool.
+fn wait(pool: &str, activity: &str, cx: &mut Cx<'_>) -> Result<(), Fail> {
     loop {
         let list = match cx.ask(&Request::PoolActivity { pool: pool.into() }) {
             Ok(Reply::Activity(list)) => list,
             Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
             Err(e) => return Err(cx.fail(&e, "wait for", pool)),
         };
-        if !list.iter().any(|a| a.name == "scrub" && a.running) {
+        if !list.iter().any(|a| a.name == activity && a.running) {
             return Ok(());
         }
         std::thread::sleep(TICK);
@@ -156,4 +156,37 @@ pub fn resilver(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             command,
         }
     })
+}
+
+pub fn checkpoint(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let (discard, and_wait) = (args.has("d"), args.has("w"));
+    let pool = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing pool argument".into())),
+        [pool] => pool.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    if and_wait && !discard {
+        return Err(Fail::Usage("--wait only valid when discarding".into()));
+    }
+    let request = Request::PoolCheckpoint {
+        pool: pool.clone(),
+        discard,
+        command: cx.command(),
+    };
+    match cx.ask(&request) {
+        Ok(Reply::Done) => {}
+        Ok(Reply::DoneBut(left)) => cx.say(&left)?,
+        Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => {
+            let action = match discard {
+                true => "discard checkpoint in",
+                false => "checkpoint",
+            };
+            return Err(cx.fail(&e, action, &pool));
+        }
+    }
+    if and_wait {
+        wait(&pool, "discard", cx)?;
+    }
+    Ok(0)
 }

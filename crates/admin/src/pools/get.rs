@@ -145,12 +145,11 @@ fn removal(pool: &Pool) -> Option<api::Removal> {
 /// The checkpoint, or what is left of one.
 fn checkpoint(pool: &Pool) -> Option<api::Checkpoint> {
     let c = &pool.shares().checkpoint;
-    let discarding = c.txg().is_none();
-    let space = c.kept_sum();
-    (!discarding || space > 0).then(|| api::Checkpoint {
+    let discarding = c.is_discarding();
+    (discarding || c.txg().is_some()).then(|| api::Checkpoint {
         discarding,
         created: c.created(),
-        space,
+        space: c.kept_sum(),
     })
 }
 

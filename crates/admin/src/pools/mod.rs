@@ -2,6 +2,7 @@
 
 pub mod abandon;
 pub mod agent;
+pub mod checkpoint;
 pub mod create;
 pub mod damage;
 pub mod devices;
@@ -55,18 +56,24 @@ pub fn sync(admin: &Admin, pool: &str, force: bool) -> Answer<Option<String>> {
     }
     not_suspended(&entry)?;
     let mounts = entry.all_mounts();
-    let mut left = Vec::new();
-    for m in &mounts {
-        let done = m.mount.write_out();
-        left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
-    }
+    let left = write_out(&entry);
     let done = match force {
         true => entry.pool.prove_devices(),
         false => entry.pool.sync_unless_suspended(),
     };
     done.map_err(|e| of_sync(&entry, e))?;
     mounts.iter().for_each(|m| m.mount.synced());
-    Ok((!left.is_empty()).then(|| left.join("\n")))
+    Ok(left)
+}
+
+/// Takes from the kernel what programs have written. Returns what could not be taken, in words.
+fn write_out(entry: &PoolEntry) -> Option<String> {
+    let mut left = Vec::new();
+    for m in entry.all_mounts() {
+        let done = m.mount.write_out();
+        left.extend(done.err().map(|l| format!("{}: {l}", m.ds.full_name())));
+    }
+    (!left.is_empty()).then(|| left.join("\n"))
 }
 
 /// What goes on in a pool in the background (`zpool wait`).
@@ -82,7 +89,7 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         running: remaining > 0,
         remaining,
     };
-    let idle = ["discard", "initialize", "trim", "raidz_expand"];
+    let idle = ["initialize", "trim", "raidz_expand"];
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacement_under_way());
     let removing = entry.pool.left_to_remove();
@@ -91,6 +98,7 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         activity("replace", replacing),
         activity("remove", removing),
     ];
+    list.push(checkpoint::activity(&entry.pool));
     list.extend(scan::activity(&entry.pool)?);
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)

@@ -13,7 +13,7 @@ use pool::{Pool, ScanRefusal, ScrubRange};
 use std::sync::Arc;
 
 /// The pool, if it can be scanned.
-fn writable(admin: &Arc<Admin>, name: &str) -> Answer<Arc<PoolEntry>> {
+pub(super) fn writable(admin: &Arc<Admin>, name: &str) -> Answer<Arc<PoolEntry>> {
     let entry = open(admin, name)?;
     crate::cancel::check()?;
     if entry.pool.is_readonly() {

@@ -54,7 +54,7 @@ impl World {
         Ok(Outcome::Done)
     }
 
-    fn next_seed(&self) -> u64 {
+    pub(super) fn next_seed(&self) -> u64 {
         SeededRng::new(self.seed ^ self.counts.operations << 20).next()
     }
 

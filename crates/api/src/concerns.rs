@@ -71,6 +71,7 @@ impl Request {
             | Request::PoolReopen { pool: name, .. }
             | Request::PoolResilver { pool: name, .. }
             | Request::PoolCheckpoint { pool: name, .. }
+            | Request::PoolReguid { pool: name, .. }
             | Request::PoolActivity { pool: name }
             | Request::Events {
                 pool: Some(name), ..

@@ -201,6 +201,17 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Done` when it is on disk: a pool gets another guid.
+    PoolReguid {
+        /// Name of the pool.
+        pool: String,
+        /// The guid; none: a random one.
+        #[serde(default)]
+        guid: Option<u64>,
+        /// Command line, for the history of the pool.
+        #[serde(default)]
+        command: String,
+    },
     /// Answered by `Events`: those behind number `after`, of one pool or all.
     Events {
         /// Name of the pool; none: all pools.

@@ -591,12 +591,19 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "reguid",
-        "Give a pool a new guid.",
-        "pool",
-        &[opt('g', "guid", "This one.")],
-    ),
+    Sub {
+        name: "reguid",
+        aliases: &[],
+        about: "Give a pool a new guid.",
+        operands: "pool",
+        flags: &[opt('g', "guid", "This one, which is not 0, instead of a random one.")],
+        text: &[
+            "A copy of all devices of a pool can be imported beside the pool when one of them has another guid. All devices \
+             must be there. Refused while there is a checkpoint.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     Sub {
         name: "history",
         aliases: &[],

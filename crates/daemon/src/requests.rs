@@ -386,6 +386,11 @@ pub fn answer(
             discard,
             command,
         } => checkpoint::checkpoint(admin, peer, &pool, discard, &command).map(done_but),
+        Request::PoolReguid {
+            pool,
+            guid,
+            command,
+        } => pools::reguid::reguid(admin, peer, &pool, guid, &command).map(done),
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }

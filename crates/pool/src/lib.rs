@@ -48,6 +48,7 @@ mod props;
 mod receive;
 mod records;
 mod regions;
+mod reguid;
 mod removal;
 mod removal_record;
 mod reshape;

@@ -671,11 +671,9 @@ impl Judge<'_> {
     /// The root of one file system is damaged: the pool is imported without it, names it, and the others are as they would
     /// be. On disks and mirrors, where the place of a block is easily told.
     pub fn damaged(&self, disks: &[Arc<MemDisk>], rng: &SeededRng) -> Result<(), String> {
-        let mirror = match self.layout.kind {
-            GroupKind::Single => false,
-            GroupKind::Mirror => true,
-            _ => return Ok(()),
-        };
+        if !matches!(self.layout.kind, GroupKind::Single | GroupKind::Mirror) {
+            return Ok(());
+        }
         let seed = rng.next();
         let fork = || -> Image { disks.iter().map(|d| d.fork()).collect() };
         let Ok(o) = self.open(&fork(), seed) else {
@@ -693,6 +691,14 @@ impl Judge<'_> {
         for name in want.keys() {
             roots.push((name.clone(), root(name).map_err(text)?));
         }
+        // Disks that were idle may be part of a mirror by now.
+        let tops = pool.tree().tops();
+        let leaves = |top: u64| tops.get(top as usize).map_or_else(Vec::new, |t| t.leaves());
+        let has = |top: u64, n: usize| {
+            leaves(top)
+                .iter()
+                .any(|l| l.path().is_some_and(|p| p == path(n)))
+        };
         pool.close().map_err(text)?;
         let alone = |bp: &BlkPtr| roots.iter().filter(|(_, b)| b == bp).count() == 1;
         let fit = roots
@@ -706,7 +712,7 @@ impl Judge<'_> {
         let image = fork();
         for dva in bp.dvas() {
             for (n, disk) in image.iter().enumerate() {
-                if mirror && n < self.layout.disks || n as u64 == dva.vdev() {
+                if has(dva.vdev(), n) {
                     disk.poke(DATA_BEGINS + dva.offset(), &[0x5a; 512]);
                 }
             }

@@ -132,6 +132,12 @@ impl Desk {
         done.map(drop).map_err(told)
     }
 
+    /// `zpool reguid`
+    pub fn reguid(&self) -> Result<()> {
+        let command = format!("zpool reguid {POOL}");
+        pools::reguid::reguid(&self.admin, ROOT, POOL, None, &command).map_err(told)
+    }
+
     /// `zpool scrub` with an action, or `zpool resilver`.
     pub fn scrub(&self, action: Option<ScrubAction>) -> Result<()> {
         let done = match action {

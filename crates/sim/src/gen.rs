@@ -100,7 +100,12 @@ const KEPT: [(&str, u64); 1] = [("receivekept", 6)];
 /// Kinds that every third world without projects has, for the same reason.
 const VERSIONS: [(&str, u64); 3] = [("snapshotall", 2), ("createold", 1), ("raise", 1)];
 /// Kinds that half of the worlds have, for the same reason.
-const CHECKPOINTS: [(&str, u64); 3] = [("checkpoint", 3), ("discard", 2), ("rewind", 1)];
+const CHECKPOINTS: [(&str, u64); 4] = [
+    ("checkpoint", 3),
+    ("discard", 2),
+    ("rewind", 1),
+    ("reguid", 1),
+];
 /// Kinds that only every third seed has, for the same reason.
 const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
@@ -747,6 +752,7 @@ impl Generator {
             "reimport" => Op::Reimport,
             "discard" => Op::Discard,
             "rewind" => Op::Rewind,
+            "reguid" => Op::Reguid,
             verb => Op::Lineage(self.lineage(verb, fs, &snaps, w)?),
         })
     }

@@ -263,6 +263,8 @@ pub enum Op {
         fs: String,
         path: String,
     },
+    /// The pool gets another guid.
+    Reguid,
     /// The checkpoint is discarded.
     Discard,
     /// Exports the pool, and imports it as its checkpoint has it.
@@ -476,6 +478,7 @@ impl fmt::Display for Op {
             Remount { fs } => write!(f, "remount {}", w(fs)),
             Reimport => write!(f, "reimport"),
             Checkpoint { fs, path } => write!(f, "checkpoint {} {path}", w(fs)),
+            Reguid => write!(f, "reguid"),
             Discard => write!(f, "discard"),
             Rewind => write!(f, "rewind"),
             Scan(what) => write!(f, "scan {what}"),
@@ -611,6 +614,7 @@ impl Words<'_> {
                 fs: self.fs()?,
                 path: self.word()?,
             },
+            "reguid" => Op::Reguid,
             "discard" => Op::Discard,
             "rewind" => Op::Rewind,
             "device" => self.device()?,

@@ -23,7 +23,7 @@ pub struct Script {
     pub text: &'static str,
 }
 
-pub const SCRIPTS: [Script; 16] = [
+pub const SCRIPTS: [Script; 17] = [
     Script {
         name: "pool create",
         create: true,
@@ -115,6 +115,11 @@ pub const SCRIPTS: [Script; 16] = [
         create: false,
         text: "create . a 644; write . a 0 60000 2; create . b 644; write . b 0 60000 3; sync; --- \
                checkpoint . a; write . b 0 60000 4; fsync . b; sync; discard; write . b 0 60000 5; sync",
+    },
+    Script {
+        name: "reguid",
+        create: false,
+        text: "create . a 644; write . a 0 9000 2; sync; --- reguid; write . a 0 100 3; fsync . a; reguid",
     },
     Script {
         name: "many txgs",

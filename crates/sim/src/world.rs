@@ -251,6 +251,7 @@ impl World {
             Op::Remount { .. } | Op::Reimport => self.again(op),
             Op::Checkpoint { fs, path } => self.checkpoint(fs, path),
             Op::Discard => self.discard(),
+            Op::Reguid => self.reguid(),
             Op::Rewind => return self.rewind(),
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Look => self.look(),

@@ -193,3 +193,70 @@ fn a_checkpoint_of_openzfs_is_discarded() {
         oz.check(dir.path(), &pool).unwrap();
     }
 }
+
+/// `zpool reguid`: another guid, also in the cache file and after an import.
+#[test]
+fn a_pool_gets_another_guid() {
+    let Some(mut rig) = Rig::new("reguid") else {
+        return;
+    };
+    let d = rig.images(4, 128 * MIB);
+    let mnt = rig.mnt();
+    let (mnt, disks) = (mnt.to_str().unwrap(), rig.disks());
+    let disks = disks.to_str().unwrap();
+    rig.start();
+    rig.zpool(&["create", "-m", mnt, "tank", "mirror", &d[0], &d[1]]);
+    rig.zpool(&["create", "-m", "none", "other", &d[2]]);
+    let a = fill(&rig, "a");
+    let other = rig.zpool(&["get", "-Hp", "-o", "value", "guid", "other"]);
+    let old = property(&rig, "guid");
+    refused(&rig, &["reguid"], 2, "missing pool name");
+    refused(&rig, &["reguid", "-g", "x", "tank"], 2, "invalid GUID: x");
+    refused(
+        &rig,
+        &["reguid", "-g", "0", "tank"],
+        1,
+        "cannot reguid 'tank'",
+    );
+    refused(
+        &rig,
+        &["reguid", "-g", other.trim(), "tank"],
+        1,
+        "is in use",
+    );
+    rig.zpool(&["offline", "tank", &d[0]]);
+    refused(&rig, &["reguid", "tank"], 1, "currently unavailable");
+    rig.zpool(&["online", "tank", &d[0]]);
+    rig.zpool(&["wait", "-t", "resilver", "tank"]);
+    rig.zpool(&["sync", "-f", "tank"]);
+    rig.zpool(&["checkpoint", "tank"]);
+    refused(
+        &rig,
+        &["reguid", "tank"],
+        1,
+        "cannot reguid 'tank': checkpoint exists",
+    );
+    rig.zpool(&["checkpoint", "-d", "-w", "tank"]);
+    assert_eq!(property(&rig, "guid"), old);
+
+    rig.zpool(&["reguid", "tank"]);
+    let random = property(&rig, "guid");
+    assert_ne!(random, old);
+    rig.zpool(&["reguid", "-g", "123456789", "tank"]);
+    assert_eq!(property(&rig, "guid"), "123456789");
+    assert_eq!(sum(&rig, "a"), a);
+    let history = rig.zpool(&["history", "-i", "tank"]);
+    let line = format!("old={random} new=123456789");
+    assert!(history.contains(&line), "{history}");
+    // The daemon finds it by the cache file.
+    rig.kill();
+    rig.start();
+    assert_eq!(property(&rig, "guid"), "123456789");
+    assert_eq!(sum(&rig, "a"), a);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.zpool(&["import", "-d", disks, "123456789"]);
+    assert_eq!(sum(&rig, "a"), a);
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}

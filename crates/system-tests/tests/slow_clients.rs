@@ -62,6 +62,7 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolScrub(_)
         | Request::PoolResilver { .. }
         | Request::PoolCheckpoint { .. }
+        | Request::PoolReguid { .. }
         | Request::Events { .. }
         | Request::EventsClear {}
         | Request::PoolActivity { .. }

@@ -330,6 +330,7 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolResilver", p(r#"{"pool":"tank"}"#)),
         ("PoolCheckpoint", p(r#"{"pool":"tank"}"#)),
         ("PoolCheckpoint", p(r#"{"pool":"tank","discard":true}"#)),
+        ("PoolReguid", p(r#"{"pool":"tank","guid":77}"#)),
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolAdd", p(r#"{"pool":"tank","vdevs":[{"kind":"file","class":"spare","path":"DISK"}],"ashift":12,"dry_run":true}"#)),
         ("DeviceRemove", p(r#"{"pool":"tank","device":"DISK"}"#)),

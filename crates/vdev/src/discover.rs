@@ -6,7 +6,7 @@ use crate::VdevTree;
 use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::label::MIN_DEVICE;
-use disk::{NvList, Value};
+use disk::{NvList, Uberblock, Value};
 use env::{partition, Access, Env};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -76,15 +76,35 @@ struct Member {
     path: String,
     guid: u64,
     config: NvList,
+    /// The newest of its labels that name another pool.
+    other: Option<NvList>,
 }
 
-/// The config of a device's labels that discovery uses: the labels must name a guid and a sensible
+impl Member {
+    /// The pool that the label belongs to.
+    fn pool(&self) -> Option<u64> {
+        self.config.get_u64(pool::POOL_GUID)
+    }
+
+    /// What is newest on the device.
+    fn newest(&self, env: &Env) -> Option<Uberblock> {
+        let tree = self.config.get_nvlist(pool::VDEV_TREE)?;
+        let ashift = tree.get_u64(keys::ASHIFT)?;
+        let disk = env.disks.open(&self.path, Access::Read).ok()?;
+        label::best_uberblock(&*disk, ashift.try_into().ok()?, Txg::MAX)
+    }
+}
+
+/// What the labels of a device say: the newest of them, and the newest of those that name another pool.
+type Accepted = (NvList, Option<NvList>);
+
+/// The configs of a device's labels that discovery uses: the labels must name a guid and a sensible
 /// state and belong to a pool already; of several with the same guid the newest.
-fn accept(labels: &Labels) -> Option<NvList> {
+fn accept(labels: &Labels) -> Option<Accepted> {
     let state = |c: &NvList| c.get_u64(pool::STATE).unwrap_or(u64::MAX);
     let txg = |c: &NvList| c.get_txg(pool::TXG).unwrap_or_default();
     let mut first = 0;
-    labels
+    let own: Vec<&NvList> = labels
         .copies
         .iter()
         .flatten()
@@ -100,13 +120,17 @@ fn accept(labels: &Labels) -> Option<NvList> {
             }
             g == first
         })
-        .max_by_key(|c| txg(c))
-        .cloned()
+        .collect();
+    let newest = own.iter().max_by_key(|c| txg(c))?;
+    let of = newest.get_u64(pool::POOL_GUID);
+    let others = own.iter().filter(|c| c.get_u64(pool::POOL_GUID) != of);
+    let other = others.max_by_key(|c| txg(c)).map(|c| (*c).clone());
+    Some(((*newest).clone(), other))
 }
 
 /// The usable labels of a device, with its path. A regular file may hold a whole disk: its partitions
 /// are `path#N`, if the environment has such names.
-fn probe(env: &Env, path: &str) -> Vec<(String, NvList)> {
+fn probe(env: &Env, path: &str) -> Vec<(String, Accepted)> {
     let mut out = Vec::new();
     let Ok(d) = env.disks.open(path, Access::Read) else {
         return out;
@@ -134,13 +158,14 @@ fn probe(env: &Env, path: &str) -> Vec<(String, NvList)> {
 /// guid the newest counts, then the one at its old place, then the first. Devices that cannot be
 /// opened or have no label are passed over.
 pub fn discover(env: &Env, paths: &[String]) -> Found {
-    let slots: Vec<Mutex<Vec<(String, NvList)>>> = paths.iter().map(|_| Mutex::default()).collect();
+    let slots: Vec<Mutex<Vec<(String, Accepted)>>> =
+        paths.iter().map(|_| Mutex::default()).collect();
     env.cpu.par_io(paths.len(), &|i| {
         *slots[i].acquire() = probe(env, &paths[i])
     });
     let mut found = Found::default();
-    let mut pools: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-    for (path, config) in slots.iter().flat_map(|s| std::mem::take(&mut *s.acquire())) {
+    let mut members: Vec<Member> = Vec::new();
+    for (path, (config, other)) in slots.iter().flat_map(|s| std::mem::take(&mut *s.acquire())) {
         let guid = config.get_u64(keys::GUID).unwrap_or(0);
         match config.get_u64(pool::STATE) {
             Some(pool::STATE_SPARE) => {
@@ -149,14 +174,19 @@ pub fn discover(env: &Env, paths: &[String]) -> Found {
             Some(pool::STATE_L2CACHE) => {
                 found.l2cache.entry(guid).or_insert(path);
             }
-            _ => {
-                if let Some(p) = config.get_u64(pool::POOL_GUID) {
-                    pools
-                        .entry(p)
-                        .or_default()
-                        .push(Member { path, guid, config });
-                }
-            }
+            _ => members.push(Member {
+                path,
+                guid,
+                config,
+                other,
+            }),
+        }
+    }
+    settle_guids(env, &mut members);
+    let mut pools: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+    for m in members {
+        if let Some(p) = m.pool() {
+            pools.entry(p).or_default().push(m);
         }
     }
     found.pools = pools
@@ -178,6 +208,35 @@ pub fn discover(env: &Env, paths: &[String]) -> Found {
     found
 }
 
+/// After a crash while a pool got another guid some labels of a device have the new one and some the old one. The pool has the new
+/// one if the txg of the new labels is on disk, on any of its devices.
+fn settle_guids(env: &Env, members: &mut [Member]) {
+    let mut torn: BTreeMap<(u64, u64), Txg> = BTreeMap::new();
+    for m in members.iter() {
+        let before = m.other.as_ref().and_then(|c| c.get_u64(pool::POOL_GUID));
+        if let (Some(before), Some(after)) = (before, m.pool()) {
+            let txg = m.config.get_txg(pool::TXG).unwrap_or_default();
+            let first = torn.entry((before, after)).or_insert(txg);
+            *first = txg.min(*first);
+        }
+    }
+    for ((before, after), txg) in torn {
+        let of_after = members.iter().filter(|m| m.pool() == Some(after));
+        let mut newest = of_after.filter_map(|m| m.newest(env));
+        if newest.any(|ub| ub.txg >= txg) {
+            continue;
+        }
+        for m in members.iter_mut().filter(|m| m.pool() == Some(after)) {
+            let old = m
+                .other
+                .take_if(|c| c.get_u64(pool::POOL_GUID) == Some(before));
+            if let Some(old) = old {
+                m.config = old;
+            }
+        }
+    }
+}
+
 /// Of several devices with one guid — one device under several names, a copy of a disk, an image of
 /// some time ago — the one with the newest uberblock. (Labels are no help, they change less often
 /// than the pool.) Of equals the one that is where it was, or the one found first.
@@ -186,15 +245,7 @@ fn without_copies(env: &Env, mut members: Vec<Member>) -> Vec<Member> {
     for m in &members {
         *count.entry(m.guid).or_default() += 1;
     }
-    let newest = |m: &Member| {
-        let ashift = m
-            .config
-            .get_nvlist(pool::VDEV_TREE)?
-            .get_u64(keys::ASHIFT)?;
-        let disk = env.disks.open(&m.path, Access::Read).ok()?;
-        let ub = label::best_uberblock(&*disk, ashift.try_into().ok()?, Txg::MAX)?;
-        Some(ub.rank())
-    };
+    let newest = |m: &Member| m.newest(env).map(|ub| ub.rank());
     let in_place = |m: &Member| {
         let tree = m.config.get_nvlist(pool::VDEV_TREE);
         tree.and_then(|t| path_of(t, m.guid, 0)) == Some(&m.path)

@@ -39,6 +39,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "get" => get::get(args, cx),
         "set" => get::set(args, cx),
         "sync" => manage::sync(args, cx),
+        "reguid" => manage::reguid(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
         "events" => events::events(args, cx),

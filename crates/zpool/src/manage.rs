@@ -88,6 +88,31 @@ pub fn sync(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     })
 }
 
+pub fn reguid(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
+    let pool = match args.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing pool name".into())),
+        [pool] => pool.clone(),
+        _ => return Err(Fail::Usage("too many arguments".into())),
+    };
+    let guid = match args.get("g") {
+        None => None,
+        Some(text) => match text.parse::<u64>() {
+            Ok(guid) => Some(guid),
+            Err(_) => return Err(Fail::Usage(format!("invalid GUID: {text}"))),
+        },
+    };
+    let command = cx.command();
+    match cx.ask(&Request::PoolReguid {
+        pool: pool.clone(),
+        guid,
+        command,
+    }) {
+        Ok(Reply::Done) => Ok(0),
+        Ok(other) => Err(cx.fail_plain(&unexpected(&other))),
+        Err(e) => Err(cx.fail(&e, "reguid", &pool)),
+    }
+}
+
 pub fn clear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let Some((pool, devices)) = args.operands.split_first() else {
         return Err(Fail::Usage("missing pool name".into()));

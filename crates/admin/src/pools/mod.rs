@@ -9,6 +9,7 @@ pub mod devices;
 pub mod get;
 pub mod import;
 mod moved;
+pub mod reguid;
 pub mod scan;
 pub mod set;
 mod tree;

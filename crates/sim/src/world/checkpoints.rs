@@ -1,4 +1,4 @@
-//! The checkpoint of a simulated pool: taken, discarded, gone back to.
+//! The checkpoint of a simulated pool: taken, discarded, gone back to; and a new guid, which it forbids.
 
 use super::lineage::must_fail;
 use super::{desk, text, Outcome, World};
@@ -62,6 +62,28 @@ impl World {
         let pos = self.pos();
         self.oracle.administered(pos, |a, _| a.checkpoint = None);
         Ok(Outcome::Done)
+    }
+
+    /// Gives the pool another guid.
+    pub(super) fn reguid(&mut self) -> Result<Outcome> {
+        if self.pool().is_none() {
+            return Ok(Outcome::Nothing);
+        }
+        let done = desk(&self.opened)?.reguid();
+        if self.oracle.now().checkpoint.is_some() {
+            let what = "a new guid in spite of the checkpoint";
+            return must_fail(done, &[Kind::Exists], what);
+        }
+        match done {
+            // A device is not there or lacks something, or a checkpoint is being discarded.
+            Err(e) if matches!(e.kind, Kind::NoDevice | Kind::Busy) => Ok(Outcome::Refused),
+            Err(e) => Err(e),
+            Ok(()) => {
+                let pos = self.pos();
+                self.oracle.ack_all(pos);
+                Ok(Outcome::Done)
+            }
+        }
     }
 
     /// Goes back to it, for good, if no device ever failed. The journal begins anew.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
+use system_tests::handed::{judge, machine};
 use system_tests::{until, wait, Dice, Rig};
 
 /// The interpreter that Debian's python3-libnbd belongs to.
@@ -475,4 +476,86 @@ fn clients_that_misbehave() {
         rig.try_run("zpool", &["export", "tank"]).status.success()
     });
     rig.zdb_check("tank");
+}
+
+/// What is done over there: the log is replayed, the bytes compared, written, and the pool checked.
+const REPLAYED: &str = r#"
+cd /share/vol || exit 1
+zpool import -f -d /share/vol -o cachefile=none pool || exit 1
+for n in 1 2 3 4 5 6 7 8 9 10; do [ -b /dev/zd0 ] && break; sleep 1; done
+cmp -n $(stat -c %s expected) expected /dev/zd0 || exit 1
+zpool scrub -w pool; zpool status pool | grep -q "repaired 0B .* with 0 errors" || exit 1
+dd if=/dev/urandom of=new bs=1M count=4 && dd if=new of=/dev/zd0 bs=64k oflag=direct conv=fsync seek=16 || exit 1
+zpool export pool && zdb -e -p /share/vol -bcc pool | grep -q "No leaks"
+"#;
+
+/// OpenZFS replays the log of a volume that a kill left here, and we read what it writes.
+#[test]
+fn a_log_of_a_volume_is_replayed_by_openzfs() {
+    let Some(vm) = machine() else { return };
+    let Some(mut rig) = Rig::as_root("nbd-exchanged") else {
+        return;
+    };
+    if !clients("a_log_of_a_volume_is_replayed_by_openzfs") {
+        return;
+    }
+    let dir = rig.disks().join("vol");
+    fs::create_dir(&dir).unwrap();
+    let image = rig.image("vol/d0", 256 << 20);
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-o",
+        "cachefile=none",
+        "-O",
+        "mountpoint=none",
+        "pool",
+        &image,
+    ]);
+    rig.zfs(&[
+        "create",
+        "-s",
+        "-V",
+        "8M",
+        "-o",
+        "volblocksize=16K",
+        "pool/v",
+    ]);
+    rig.zpool(&["sync", "pool"]);
+    let mut h = Holder::new(&rig, "pool/v");
+    let mut expected = vec![0u8; 8 << 20];
+    let mut dice = Dice::new(9);
+    for n in 1..=60u64 {
+        let byte = (n % 200 + 33) as u8;
+        let len = (1 + dice.below(40) as usize) * 4096;
+        let at = dice.below((8 << 20) - len as u64) as usize / 4096 * 4096;
+        let call = match n % 5 {
+            0 => {
+                expected[at..at + len].fill(0);
+                format!("h.zero({len}, {at})")
+            }
+            k => {
+                expected[at..at + len].fill(byte);
+                let fua = if k == 1 { ", nbd.CMD_FLAG_FUA" } else { "" };
+                format!("h.pwrite(bytes([{byte}]) * {len}, {at}{fua})")
+            }
+        };
+        assert_eq!(h.call(&call), "None");
+    }
+    assert_eq!(h.call("h.flush()"), "None");
+    rig.kill();
+    drop(h);
+    fs::write(dir.join("expected"), &expected).unwrap();
+    judge(&rig, &vm, REPLAYED);
+    rig.start();
+    rig.zpool(&["import", "-f", "-d", dir.to_str().unwrap(), "pool"]);
+    let copy = rig.path().join("copy");
+    rig.sh(&format!(
+        "nbdcopy '{}' {}",
+        uri(&rig, "pool/v"),
+        copy.display()
+    ));
+    let new = fs::read(dir.join("new")).unwrap();
+    expected[1 << 20..5 << 20].copy_from_slice(&new);
+    assert!(fs::read(&copy).unwrap() == expected);
 }

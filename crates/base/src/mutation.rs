@@ -140,10 +140,16 @@ pub enum Mutation {
     RemovalForgetsFlight,
     /// A checkpoint is taken when its txg has freed blocks.
     CheckpointAfterFrees,
+    /// The uberblock says of the expansion of a RAID-Z that it has come one row further than it has.
+    ExpansionRowAhead,
+    /// The uberblock says that the scratch area of an expansion is out of use before its content is at its place.
+    ScratchClearedEarly,
+    /// A write to what an expansion has copied goes to the old place only.
+    ExpansionWritesOnce,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 68] = [
+pub const MUTATIONS: [Mutation; 71] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -212,6 +218,9 @@ pub const MUTATIONS: [Mutation; 68] = [
     Mutation::RemovalFreesOneRegion,
     Mutation::RemovalForgetsFlight,
     Mutation::CheckpointAfterFrees,
+    Mutation::ExpansionRowAhead,
+    Mutation::ScratchClearedEarly,
+    Mutation::ExpansionWritesOnce,
 ];
 
 #[cfg(feature = "mutations")]

@@ -379,7 +379,7 @@ static SUBS: &[Sub] = &[
         text: &[
             "device becomes a mirror, or a mirror gets one more copy. The new device must not be smaller, and must do with the sector size of the vdev. It is filled by a resilver.",
             "With -s it is filled in order of place instead, which is possible on mirrors and needs the feature device_rebuild. Checksums are not looked at then; when it has ended a scrub begins that does. As long as it runs, no other device may be attached or replaced without -s, and as long as a resilver runs none with it.",
-            "Attaching to a raidz vdev is not available in this version.",
+            "If device names a raidz vdev (raidz1-0, as zpool status has it), the vdev is expanded by the new device, which needs the feature raidz_expansion. All devices of the vdev must be there and lack nothing, the new one must not be smaller than they need, and one expansion at a time is possible. What is in use is copied in the background, also after a crash or an export; while a device of the vdev is missing or being filled, the copying waits. Blocks that were written before keep their ratio of data to parity. The new room is there when the copying has ended; a scrub follows. -w waits for the copying. -s is not possible.",
         ],
         complete: Complete::PoolThenDevices,
         built: true,

@@ -32,6 +32,14 @@ pub const OBSOLETE_COUNTS_ARE_PRECISE: &str = "com.delphix:obsolete_counts_are_p
 pub const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// ZAP of a top-level vdev: its allocation class.
 pub const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
+/// ZAP of a RAID-Z: the state of its last expansion.
+pub const EXPAND_STATE: &str = "org.openzfs:raidz_expand_state";
+/// ZAP of a RAID-Z: when its last expansion began, seconds since 1970.
+pub const EXPAND_START: &str = "org.openzfs:raidz_expand_start_time";
+/// ZAP of a RAID-Z: when its last expansion ended; 0 while it runs.
+pub const EXPAND_END: &str = "org.openzfs:raidz_expand_end_time";
+/// ZAP of a RAID-Z: bytes that its last expansion copied.
+pub const EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
 /// ZAP of a top-level vdev: the state of a sequential rebuild.
 pub const VDEV_REBUILD: &str = "org.openzfs:vdev_rebuild";
 /// ZAP of a dataset: its remap deadlist.

@@ -5,6 +5,7 @@
 //!
 //! Lock order: the list of jobs is a leaf lock. `Scans::live` comes before the other locks of scans ([`crate::scan`]).
 
+use crate::expansion::Expansions;
 use crate::jobs::Jobs;
 use crate::scan::{Rebuilds, Scans};
 use crate::Pool;
@@ -18,6 +19,8 @@ pub(crate) struct Background {
     pub scans: Arc<Scans>,
     /// Sequential rebuilds.
     pub rebuilds: Arc<Rebuilds>,
+    /// The expansion of a RAID-Z.
+    pub expansions: Arc<Expansions>,
     /// The pool, for work that outlives a call.
     pub pool: Weak<Pool>,
 }

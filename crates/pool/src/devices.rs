@@ -114,6 +114,11 @@ impl Devices for TreeDevices {
         self.tree.top(vdev).map_or(psize, |t| t.asize_for(psize))
     }
 
+    fn asize_in(&self, vdev: u64, psize: u64, txg: Txg) -> u64 {
+        let top = self.tree.top(vdev);
+        top.map_or(psize, |t| t.asize_in(psize, txg))
+    }
+
     fn deflate(&self, vdev: u64, asize: u64) -> u64 {
         if !self.deflates.load(Ordering::Relaxed) {
             return asize;

@@ -4,6 +4,7 @@ use crate::allocation::Allocation;
 use crate::background::Background;
 use crate::configuration::Configuration;
 use crate::devices::{SpaceAllocator, TreeDevices};
+use crate::expansion::{ExpansionJob, Expansions};
 use crate::freeing;
 use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
@@ -150,7 +151,9 @@ impl Pool {
             clock: e.env.clock.clone(),
         });
         let condense: Arc<dyn Job> = Arc::new(CondenseJob::default());
-        let scans_of = [scan, errors, rebuild, remove, condense];
+        let expansions = Arc::new(Expansions::new(e.env.clone(), e.tree.clone()));
+        let expansion: Arc<dyn Job> = Arc::new(ExpansionJob(expansions.clone()));
+        let scans_of = [scan, errors, rebuild, remove, condense, expansion];
         let standing = freeing::standing().into_iter().chain(scans_of);
         let state = SyncState {
             uberblock: p.uberblock,
@@ -192,6 +195,7 @@ impl Pool {
                 jobs: Jobs::new(standing.collect()),
                 scans,
                 rebuilds,
+                expansions,
                 pool: me.clone(),
             },
         });

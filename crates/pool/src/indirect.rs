@@ -5,6 +5,7 @@ use crate::removal_record::RemovingPhys;
 use crate::{MapFeatures, Pool};
 use base::sync::MutexExt;
 use base::{bail, Error, RangeSet, Result, Txg};
+use disk::mos_keys::{EXPAND_COPIED, EXPAND_END, EXPAND_START, EXPAND_STATE};
 use disk::scan::ScanState;
 use disk::BlkPtr;
 use dmu::{Objset, Tx};
@@ -394,16 +395,13 @@ impl Pool {
                 continue;
             }
             let dn = self.mos().hold(zap)?;
-            let get = |what: &str| -> Result<u64> {
-                let key = format!("org.openzfs:raidz_expand_{what}");
-                Ok(Zap::new(&dn).get(key.as_str())?.unwrap_or(0))
-            };
+            let get = |key: &str| -> Result<u64> { Ok(Zap::new(&dn).get(key)?.unwrap_or(0)) };
             let e = Expansion {
                 vdev: t.id(),
-                state: ScanState::new(get("state")?),
-                start: get("start_time")?,
-                end: get("end_time")?,
-                copied: get("bytes_copied")?,
+                state: ScanState::new(get(EXPAND_STATE)?),
+                start: get(EXPAND_START)?,
+                end: get(EXPAND_END)?,
+                copied: get(EXPAND_COPIED)?,
             };
             if e.state != ScanState::None && last.is_none_or(|l| l.start < e.start) {
                 last = Some(e);

@@ -391,9 +391,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Goes on with the removal, the scan and the rebuilds that were under way when the pool was left.
+    /// Goes on with the removal, the expansion, the scan and the rebuilds that were under way when the pool was left.
     pub(crate) fn load_work(&self) -> Result<()> {
         self.load_removal()?;
+        self.load_expansion()?;
         self.load_scan_or_warn()
     }
 

@@ -27,22 +27,6 @@ const SAFE_GROUPS: u64 = 2;
 /// Txgs whose metadata are read to see whether a state is whole.
 const CHECKED_GROUPS: u64 = 3;
 
-/// Changes of the device tree that only their own software can carry on forbid writing.
-fn refuse_half_done(tree: &VdevTree) -> Result<()> {
-    for t in tree.tops().iter() {
-        if !t.is_expanding() {
-            continue;
-        }
-        bail!(
-            Unsupported,
-            "{} is being expanded, and this software cannot go on with that; \
-             import the pool with '-o readonly=on'",
-            t.name()
-        );
-    }
-    Ok(())
-}
-
 /// The features of a pool of version 5000. An error if it has some this software cannot read, or, unless `readonly`, write.
 fn open_features(
     mos: &Arc<Objset>,
@@ -335,9 +319,6 @@ impl Pool {
         if state < State::Degraded && !opts.missing_log {
             bail!(NoDevice, "one or more devices is currently unavailable");
         }
-        if !opts.readonly {
-            refuse_half_done(tree)?;
-        }
         let (e, mos) = engine(env, tree.clone(), &ub, latest.0, opts)?;
         crate::indirect::load(&mos, &e.tree)?;
         let paths = config.get_nvlist(vdev::discover::AUX_PATHS);
@@ -449,13 +430,7 @@ impl Pool {
             // Whatever may refuse the import comes before the first write.
             pool.rehearse_claims(by_log)?;
             pool.tree().do_held_repairs();
-            let ub = pool.sync_state().uberblock.clone();
-            match opts.checkpoint {
-                // The state gone back to is the newest one before anything is placed on what it takes for free: the one that
-                // was the newest has blocks there.
-                true => pool.make_newest(&ub)?,
-                false => pool.tree().spread_uberblock(&ub)?,
-            }
+            pool.settle_uberblock(opts.checkpoint)?;
             pool.claim_logs()?;
             pool.finish_adds()?;
             // What is left to be tidied up keeps nobody from importing. The next import tries again.
@@ -485,7 +460,7 @@ impl Pool {
     }
 
     /// Writes an uberblock that no txg has written.
-    fn make_newest(&self, ub: &Uberblock) -> Result<()> {
+    pub(crate) fn make_newest(&self, ub: &Uberblock) -> Result<()> {
         let base = self.label_base(keys::pool::STATE_ACTIVE, ub.txg);
         let targets = self.tree().uberblock_targets(0);
         self.tree().commit(&base, ub, &[], &targets, false)

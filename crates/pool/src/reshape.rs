@@ -547,7 +547,7 @@ impl Pool {
     }
 
     /// What the MOS has of each leaf.
-    fn leaf_arrives(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
+    pub(crate) fn leaf_arrives(&self, tx: &Tx, leaf: &Vdev) -> Result<()> {
         match self.directory(crate::tops::ZAP_MAP)? {
             Some(map) => crate::tops::create_leaf_zap(self.mos(), tx, map, leaf),
             None => Ok(()),

@@ -352,6 +352,7 @@ impl Pool {
         self.log_events(tx)?;
         self.note_txg_time(tx, st.flush_all)?;
         self.sync_removal(tx)?;
+        self.begin_copying(tx, st)?;
         self.step_jobs(tx)?;
         self.finish_replacements(tx)?;
         self.dsl().add_leaked(tx, self.zio().take_leaked())?;
@@ -593,6 +594,7 @@ impl Pool {
         ub.software_version = self.config.software_version;
         ub.checkpoint_txg = Txg::NONE;
         let multihost = self.vdevs.heart.stamp(&mut ub);
+        self.background.expansions.stamp(&mut ub);
         let start = self.env.rng.u64();
         let base = self.label_base(st.state, txg);
         let config_dirty = st.config_dirty;
@@ -613,6 +615,7 @@ impl Pool {
         })?;
         self.vdevs.heart.committed(&ub);
         self.shares().checkpoint.note_newest(&ub);
+        self.tree().advance_expansion(&ub);
         st.uberblock = ub;
         Ok(())
     }

@@ -771,6 +771,15 @@ impl Space {
         self.lock().ms(vdev, ms)?.in_use()
     }
 
+    /// The ranges of a metaslab within `[from, to)` that cannot be given out: in use in a txg that is on disk or is to come, or free but
+    /// not yet to be used again.
+    ///
+    /// # Errors
+    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    pub fn withheld(&self, vdev: u64, ms: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        self.lock().ms(vdev, ms)?.withheld(from, to)
+    }
+
     /// Histogram for the space map's bonus: bucket i counts free segments of `[2^(i+a), 2^(i+a+1))`
     /// bytes, a = ashift; larger ones count in bucket 31, scaled. Deferred ranges are included.
     pub fn histogram(&self, vdev: u64, ms: u64) -> Result<[u64; 32]> {

@@ -311,6 +311,19 @@ impl Ms {
         Ok(out)
     }
 
+    /// See [`crate::Space::withheld`].
+    pub fn withheld(&self, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
+        let State::Loaded(t) = &self.state else {
+            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+        };
+        let (from, to) = (from.max(self.start), to.min(self.end));
+        let mut free = RangeSet::new();
+        for (s, e) in t.iter_from(from).take_while(|(s, _)| *s < to) {
+            free.insert(s, e);
+        }
+        Ok(free.gaps(from, to))
+    }
+
     /// Histogram of what is free or will be.
     pub fn full_hist(&self) -> Hist {
         let mut h = match &self.state {

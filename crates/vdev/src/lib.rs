@@ -29,11 +29,12 @@ mod write;
 
 use health::{copying, io_counts, repairs, reports, unflushed};
 pub use layout::{draid, indirect, map, size};
-use tree::{abandon, edit, held, node, open, spec, state};
+use tree::{abandon, edit, expansion, held, node, open, spec, state};
 
 pub use abandon::{Left, Pulse};
 pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
+pub use expansion::{ExpansionRefusal, ScratchWindow};
 pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use node::{Stats, Vdev, VdevKind};

@@ -236,6 +236,7 @@ impl VdevTree {
             let done = self.run(&[req], Mode::Scrub).pop();
             return done.unwrap_or(Err(Error::from(Kind::Io)));
         }
+        let _stays = self.copying.read();
         let mut plan = self.plan(&req)?;
         let mut places = Vec::new();
         first_places(&plan, Mode::Scrub, &mut |s, c, k| places.push((s, c, k)));
@@ -266,6 +267,7 @@ impl VdevTree {
             return self.run(reqs, Mode::Scrub);
         }
         let mode = Mode::Scrub;
+        let _stays = self.copying.read();
         let groups: Vec<&[ReadReq]> = reqs.chunks(reqs.len().div_ceil(SCRUB_GROUPS)).collect();
         let read: Vec<Mutex<Vec<Result<Plan>>>> = groups.iter().map(|_| Mutex::default()).collect();
         let verified: Vec<Mutex<Vec<Result<Finished>>>> =
@@ -338,6 +340,7 @@ impl VdevTree {
 
     /// Reads blocks of vdevs that exist.
     fn run_here(&self, reqs: &[ReadReq], mode: Mode) -> Vec<Result<ReadOutcome>> {
+        let _stays = self.copying.read();
         let plans = self.fetch_first(reqs, mode);
         self.finish_all(reqs, plans, mode)
     }

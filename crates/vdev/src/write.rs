@@ -54,9 +54,20 @@ struct Item {
     error: Option<Error>,
 }
 
+/// A block of a RAID-Z, by its item: where it goes may change until it is sent.
+struct Unsettled {
+    item: usize,
+    vdev: u64,
+    offset: u64,
+    data: Block,
+    /// Its writes are among the others. Not while the vdev is expanding.
+    planned: bool,
+}
+
 #[derive(Default)]
 struct Inner {
     items: Vec<Item>,
+    unsettled: Vec<Unsettled>,
     /// Of the items, in their order.
     places: Vec<TopRange>,
     writes: Vec<LeafWrite>,
@@ -70,6 +81,8 @@ pub struct WriteBatch<'a> {
     tree: &'a VdevTree,
     txg: Txg,
     class: IoClass,
+    /// [`crate::copying::Copying::begun`] when the batch was made.
+    begun: u64,
     inner: Mutex<Inner>,
 }
 
@@ -80,6 +93,7 @@ impl VdevTree {
             tree: self,
             txg,
             class: IoClass::Async,
+            begun: self.copying.begun(),
             inner: Mutex::new(Inner::default()),
         }
     }
@@ -166,87 +180,157 @@ impl WriteBatch<'_> {
         if data.is_empty() || data.len() > MAX_BLOCK {
             bail!(Invalid, "write of {} bytes", data.len());
         }
-        let asize = top.asize_for(data.len() as u64);
+        let asize = top.asize_in(data.len() as u64, self.txg);
         if offset
             .checked_add(asize)
             .is_none_or(|end| end > top.asize())
         {
             bail!(Invalid, "{}: write at {offset:#x} is outside", top.name());
         }
-        let mut plan = Planned {
-            writes: Vec::new(),
-            copies: Vec::new(),
-            hurt: false,
-            missed: Vec::new(),
+        let expanding = top.is_expanding();
+        let mut plan = match expanding {
+            true => Planned::default(),
+            false => self.planned(&top, offset, data)?,
         };
-        let mut stripe_ends = Vec::new();
-        let mut nparity = 0;
-        if let Some(map) = top.layout(offset, data.len(), self.txg)? {
-            if (0..map.stripes.len()).any(|s| map.in_scratch(s)) {
-                bail!(Unsupported, "{}: write into the scratch area", top.name());
-            }
-            nparity = map.nparity;
-            let mut padded = Vec::new();
-            let block: &[u8] = if data.len() == map.len {
-                data
-            } else {
-                padded.extend_from_slice(data);
-                padded.resize(map.len, 0);
-                &padded
-            };
-            for (s, stripe) in map.stripes.iter().enumerate() {
-                for (c, (place, mut bytes)) in
-                    stripe.cols.iter().zip(columns(&map, s, block)).enumerate()
-                {
-                    if c >= nparity && mutated(Mutation::PaddingUnwritten) {
-                        bytes.truncate(place.data);
-                        if bytes.is_empty() {
-                            continue;
-                        }
-                    }
-                    let holders = top.holders(place.child, place.offset);
-                    plan.column(holders, place.offset, &[Arc::new(bytes)]);
-                }
-                stripe_ends.push(plan.copies.len());
-            }
-            // Writing the skipped sectors lets neighbouring blocks merge into one transfer.
-            let sector = zeros(map.sector);
-            for (child, at) in &map.skips {
-                plan.skip(top.holders(*child, *at), *at, &sector);
-            }
-        } else {
+        let mut inner = self.inner.acquire();
+        let item = inner.items.len();
+        for w in &mut plan.writes {
+            w.item = item;
+            inner.bytes += w.len as u64;
+        }
+        inner.writes.append(&mut plan.writes);
+        inner.missed.append(&mut plan.missed);
+        inner.places.push((vdev, offset, offset + asize));
+        if matches!(top.kind(), VdevKind::Raidz { .. }) {
+            inner.bytes += if expanding { data.len() as u64 } else { 0 };
+            inner.unsettled.push(Unsettled {
+                item,
+                vdev,
+                offset,
+                data: data.clone(),
+                planned: !expanding,
+            });
+        }
+        inner.items.push(Item {
+            top,
+            nparity: plan.nparity,
+            stripe_ends: plan.stripe_ends,
+            copies: plan.copies,
+            hurt: plan.hurt,
+            error: None,
+        });
+        Ok(item)
+    }
+
+    /// The writes of one block, with parity.
+    fn planned(&self, top: &Arc<Vdev>, offset: u64, data: &Block) -> Result<Planned> {
+        let mut plan = Planned::default();
+        let Some(map) = top.layout(offset, data.len(), self.txg)? else {
+            let asize = top.asize_in(data.len() as u64, self.txg);
             let mut bufs = vec![data.clone()];
             if asize > data.len() as u64 {
                 bufs.push(zeros((asize - data.len() as u64) as usize));
             }
             let holders = top.leaves().into_iter().map(|l| (l.clone(), l)).collect();
             plan.column(holders, offset, &bufs);
-            stripe_ends.push(1);
+            plan.stripe_ends.push(1);
+            return Ok(plan);
+        };
+        if (0..map.stripes.len()).any(|s| map.in_scratch(s)) {
+            bail!(Unsupported, "{}: write into the scratch area", top.name());
         }
-        let Planned {
-            mut writes,
-            copies,
-            hurt,
-            mut missed,
-        } = plan;
-        let mut inner = self.inner.acquire();
-        let item = inner.items.len();
-        for w in &mut writes {
-            w.item = item;
-            inner.bytes += w.len as u64;
+        plan.nparity = map.nparity;
+        let mut padded = Vec::new();
+        let block: &[u8] = if data.len() == map.len {
+            data
+        } else {
+            padded.extend_from_slice(data);
+            padded.resize(map.len, 0);
+            &padded
+        };
+        let also = map.widened.as_ref().map_or(&[][..], |w| &w.also);
+        for (s, stripe) in map.stripes.iter().enumerate() {
+            let mut second = Vec::new();
+            for (c, (place, mut bytes)) in
+                stripe.cols.iter().zip(columns(&map, s, block)).enumerate()
+            {
+                if c >= map.nparity && mutated(Mutation::PaddingUnwritten) {
+                    bytes.truncate(place.data);
+                    if bytes.is_empty() {
+                        continue;
+                    }
+                }
+                let holders = top.holders(place.child, place.offset);
+                let bytes = Arc::new(bytes);
+                let mine = also.iter().filter(|a| (a.stripe, a.column) == (s, c));
+                second.extend(mine.map(|a| (a, bytes.clone())));
+                plan.column(holders, place.offset, &[bytes]);
+            }
+            plan.stripe_ends.push(plan.copies.len());
+            if second.is_empty() || mutated(Mutation::ExpansionWritesOnce) {
+                continue;
+            }
+            for (a, bytes) in second {
+                plan.column(top.holders(a.child, a.offset), a.offset, &[bytes]);
+            }
+            plan.stripe_ends.push(plan.copies.len());
         }
-        inner.writes.append(&mut writes);
-        inner.missed.append(&mut missed);
-        inner.places.push((vdev, offset, offset + asize));
-        inner.items.push(Item {
-            top,
-            nparity,
-            stripe_ends,
-            copies,
-            hurt,
-            error: None,
+        // Writing the skipped sectors lets neighbouring blocks merge into one transfer.
+        let sector = zeros(map.sector);
+        for (child, at) in &map.skips {
+            plan.skip(top.holders(*child, *at), *at, &sector);
+        }
+        Ok(plan)
+    }
+
+    /// Finds the places of blocks of expanding vdevs, which stay what they are while [`crate::copying::Copying::write`] is held.
+    fn settle(
+        &self,
+        unsettled: Vec<Unsettled>,
+        items: &mut [Item],
+        writes: &mut Vec<LeafWrite>,
+        missed: &mut Vec<Arc<Vdev>>,
+    ) {
+        let tree = self.tree;
+        let begun = tree.copying.begun() != self.begun;
+        let moved =
+            |u: &Unsettled| !u.planned || begun && tree.top(u.vdev).is_ok_and(|t| t.is_expanding());
+        let again: Vec<Unsettled> = unsettled.into_iter().filter(moved).collect();
+        if again.is_empty() {
+            return;
+        }
+        let of: std::collections::HashSet<usize> = again.iter().map(|u| u.item).collect();
+        writes.retain(|w| !of.contains(&w.item));
+        let plans: Vec<Mutex<Option<Result<Planned>>>> =
+            again.iter().map(|_| Mutex::default()).collect();
+        tree.env.cpu.par_for(again.len(), &|i| {
+            let u = &again[i];
+            let plan = tree
+                .top(u.vdev)
+                .and_then(|top| self.planned(&top, u.offset, &u.data));
+            *plans[i].acquire() = Some(plan);
         });
-        Ok(item)
+        for (u, plan) in again.iter().zip(plans) {
+            let item = &mut items[u.item];
+            let plan = plan.acquire().take().unwrap_or(Err(Error::from(Kind::Io)));
+            let mut plan = plan.unwrap_or_else(|e| {
+                item.error = Some(e);
+                // Nobody has it.
+                Planned {
+                    copies: vec![0],
+                    stripe_ends: vec![1],
+                    hurt: true,
+                    ..Planned::default()
+                }
+            });
+            plan.writes.iter_mut().for_each(|w| w.item = u.item);
+            writes.append(&mut plan.writes);
+            missed.append(&mut plan.missed);
+            item.nparity = plan.nparity;
+            item.stripe_ends = plan.stripe_ends;
+            item.copies = plan.copies;
+            item.hurt = plan.hurt;
+        }
     }
 
     /// Adds what the leaves of another vdev have at a range, as [`VdevTree::read_raw`] returns it: each leaf of this one, a plain
@@ -322,14 +406,14 @@ impl WriteBatch<'_> {
     fn send(self) -> (Vec<Result<()>>, Vec<Arc<Vdev>>) {
         let Inner {
             mut items,
+            unsettled,
             places,
-            writes,
+            mut writes,
             mut missed,
             ..
-        } = self
-            .inner
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        } = std::mem::take(&mut *self.inner.acquire());
+        let writing = self.tree.copying.write(&places);
+        self.settle(unsettled, &mut items, &mut writes, &mut missed);
         let mut by_leaf: HashMap<usize, Vec<LeafWrite>> = HashMap::new();
         for w in writes {
             by_leaf
@@ -348,7 +432,6 @@ impl WriteBatch<'_> {
                 (leaf, owners, marks, Mutex::new(ops), Mutex::new(Vec::new()))
             })
             .collect();
-        let writing = self.tree.copying.write(&places);
         self.tree.env.cpu.par_io(jobs.len(), &|i| {
             let (leaf, owners, marks, ops, results) = &jobs[i];
             leaf.soil(self.txg);
@@ -388,8 +471,12 @@ impl WriteBatch<'_> {
 }
 
 /// The writes of one block being put together.
+#[derive(Default)]
 struct Planned {
     writes: Vec<LeafWrite>,
+    /// As in [`Item`].
+    nparity: usize,
+    stripe_ends: Vec<usize>,
     copies: Vec<u32>,
     hurt: bool,
     missed: Vec<Arc<Vdev>>,

@@ -86,6 +86,11 @@ pub trait Devices: Send + Sync {
     fn vdevs(&self) -> u64;
     /// Bytes allocated on top-level vdev `vdev` for `psize` bytes (pool format §8).
     fn asize(&self, vdev: u64, psize: u64) -> u64;
+    /// The same for a block that is born in `txg`, where it depends on that: a RAID-Z that was expanded.
+    fn asize_in(&self, vdev: u64, psize: u64, txg: Txg) -> u64 {
+        let _ = txg;
+        self.asize(vdev, psize)
+    }
     /// Deflated size of `asize` bytes on `vdev`.
     fn deflate(&self, vdev: u64, asize: u64) -> u64;
     /// Reads blocks in parallel, as far as the devices allow; results in order. Redundancy is tried until

@@ -211,7 +211,11 @@ fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
     });
     common::done(cx, &request, action, device)?;
     if args.has("w") {
-        let activity = if replace { "replace" } else { "resilver" };
+        let activity = match device.starts_with("raidz") {
+            _ if replace => "replace",
+            true => "raidz_expand",
+            false => "resilver",
+        };
         until_idle(cx, pool, activity)?;
     }
     Ok(0)

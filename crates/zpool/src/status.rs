@@ -404,16 +404,35 @@ fn expansion_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
                 "expansion of {name} in progress since {}",
                 time::ctime(e.start, zone)
             ),
-            format!(
-                "{} / {} copied, {:.2}% done, not being continued",
-                nice(e.reflowed, true),
-                nice(e.to_reflow, true),
-                percent(e.reflowed, e.to_reflow)
-            ),
+            expansion_progress(e, look.now),
         ],
         ScanState::None | ScanState::Canceled => Vec::new(),
     }
 }
+
+/// How far an expansion is. `now`: seconds since 1970.
+fn expansion_progress(e: &api::Expansion, now: u64) -> String {
+    let copied = e.reflowed.max(1);
+    let rate = (copied / now.saturating_sub(e.start).max(1)).max(1);
+    let left = e.to_reflow.saturating_sub(copied) / rate;
+    let (size, done) = (|n| nice(n, true), percent(e.reflowed, e.to_reflow));
+    let (so_far, all) = (size(e.reflowed), size(e.to_reflow));
+    if e.stopped {
+        return format!("{so_far} / {all} copied, {done:.2}% done, not being continued");
+    }
+    let end = match left {
+        _ if e.waiting => "paused for resilver or clear".into(),
+        left if left < MOST_TOLD => format!("{} to go", duration(left)),
+        _ => "(copy is slow, no estimated time)".into(),
+    };
+    format!(
+        "{so_far} / {all} copied at {}/s, {done:.2}% done, {end}",
+        size(rate)
+    )
+}
+
+/// Seconds left beyond which none are told: 30 days.
+const MOST_TOLD: u64 = 30 * 24 * 3600;
 
 fn config(pool: &Pool, tree: &Vdev, look: &Look) -> String {
     let width = vdevs::name_width(tree, &pool.name, look.how).max(10);
@@ -635,6 +654,7 @@ mod tests {
             start: utc,
             to_reflow: 16 << 20,
             reflowed: 4 << 20,
+            stopped: true,
             ..api::Expansion::default()
         });
         if let Some(t) = &mut p.tree {
@@ -647,6 +667,23 @@ mod tests {
              expand: expansion of mirror-0 in progress since Fri Nov 20 13:48:51 2026\n\
              \t4M / 16M copied, 25.00% done, not being continued\n";
         assert!(out.contains(want), "{out}");
+        // As the source of OpenZFS 2.3 has it.
+        let mut e = api::Expansion {
+            start: 100,
+            to_reflow: 16 << 20,
+            reflowed: 4 << 20,
+            ..api::Expansion::default()
+        };
+        let told = |e: &api::Expansion, now| expansion_progress(e, now);
+        assert_eq!(
+            told(&e, 104),
+            "4M / 16M copied at 1M/s, 25.00% done, 00:00:12 to go"
+        );
+        let slow = "4M / 16M copied at 4B/s, 25.00% done, (copy is slow, no estimated time)";
+        assert_eq!(told(&e, 1_000_100), slow);
+        e.waiting = true;
+        let paused = "4M / 16M copied at 1M/s, 25.00% done, paused for resilver or clear";
+        assert_eq!(told(&e, 104), paused);
         assert!(out.contains("  (removing)\n"));
     }
 

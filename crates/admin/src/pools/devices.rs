@@ -12,7 +12,7 @@ use api::{ApiError, DeviceAttach, Peer, PoolAdd};
 use base::sync::ReadGuard;
 use base::{Error, Kind};
 use disk::NvList;
-use pool::{AttachRefusal, Offline, Pool};
+use pool::{AttachRefusal, ExpandRefusal, Offline, Pool};
 use std::sync::{Arc, MutexGuard};
 use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
 
@@ -205,11 +205,7 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
         Some(Named::InTree(v))
             if matches!(v.kind(), vdev::VdevKind::Raidz { .. }) && !ask.replace =>
         {
-            return Err(failed(
-                &action,
-                Kind::Unsupported,
-                "this software cannot expand a raidz vdev yet",
-            ));
+            return expand(admin, (&entry, peer), &v, ask, &action);
         }
         _ => leaf(&entry.pool, old_name, &action)?,
     };
@@ -248,23 +244,7 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
             );
         }
     }
-    if !path.starts_with('/') {
-        return Err(failed(
-            &action,
-            Kind::Invalid,
-            "new device must be a single disk",
-        ));
-    }
-    let (is_block, _, _) = admin.process.identity(&path).ok_or_else(|| {
-        ApiError::sentence(
-            Kind::NotFound,
-            format!("cannot open '{path}': no such device or file"),
-        )
-    })?;
-    let dev = match is_block {
-        true => DevSpec::disk(&path, false),
-        false => DevSpec::file(&path),
-    };
+    let dev = new_device(admin, &path, &action)?;
     let how = match find(&entry.pool, &path) {
         Some(Named::Spare(c)) if ask.replace => {
             let (top, _) = entry
@@ -307,6 +287,57 @@ pub fn attach(admin: &Arc<Admin>, peer: Peer, ask: &DeviceAttach) -> Answer<()> 
         &ask.command,
         ("vdev_attach", Some(&old)),
     )
+}
+
+/// `zpool attach` to a RAID-Z.
+fn expand(
+    admin: &Arc<Admin>,
+    (entry, peer): (&Arc<PoolEntry>, Peer),
+    raidz: &Arc<Vdev>,
+    ask: &DeviceAttach,
+    action: &str,
+) -> Answer<()> {
+    let pool = &entry.pool;
+    let path = ask.new.as_deref().unwrap_or_default();
+    if ask.sequential {
+        let why = AttachRefusal::NotSequential;
+        return Err(failed(action, Kind::Unsupported, why));
+    }
+    let dev = new_device(admin, path, action)?;
+    if let Some(why) = pool.expand_refusal(raidz.id()).map_err(sentence(action))? {
+        let kind = match why {
+            ExpandRefusal::UnderWay | ExpandRefusal::Removing => Kind::Busy,
+            ExpandRefusal::Checkpoint => Kind::Exists,
+            ExpandRefusal::NoFeature | ExpandRefusal::Vdev(_) => Kind::Unsupported,
+        };
+        return Err(failed(action, kind, why));
+    }
+    check(admin, raidz, &dev, ask)?;
+    pool.expand_raidz(raidz.id(), &dev, ask.ashift)
+        .map_err(sentence(action))?;
+    let told = ("vdev_attach", Some(&**raidz));
+    finish(admin, entry, peer, &ask.command, told)
+}
+
+/// The single device of that path.
+fn new_device(admin: &Arc<Admin>, path: &str, action: &str) -> Answer<DevSpec> {
+    if !path.starts_with('/') {
+        return Err(failed(
+            action,
+            Kind::Invalid,
+            "new device must be a single disk",
+        ));
+    }
+    let (is_block, _, _) = admin.process.identity(path).ok_or_else(|| {
+        ApiError::sentence(
+            Kind::NotFound,
+            format!("cannot open '{path}': no such device or file"),
+        )
+    })?;
+    Ok(match is_block {
+        true => DevSpec::disk(path, false),
+        false => DevSpec::file(path),
+    })
 }
 
 /// What speaks against using the new device.

@@ -163,7 +163,9 @@ fn expansion(pool: &Pool, space: &Stats) -> Option<api::Expansion> {
         start: e.start,
         end: e.end,
         to_reflow: used.map_or(0, |s| s.allocated),
-        reflowed: e.copied,
+        reflowed: pool.expansion_progress().map_or(e.copied, |(done, _)| done),
+        waiting: pool.expansion_waits(),
+        stopped: pool.is_readonly(),
     })
 }
 

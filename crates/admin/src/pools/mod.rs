@@ -90,7 +90,7 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         running: remaining > 0,
         remaining,
     };
-    let idle = ["initialize", "trim", "raidz_expand"];
+    let idle = ["initialize", "trim"];
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacement_under_way());
     let removing = entry.pool.left_to_remove();
@@ -101,6 +101,8 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     ];
     list.push(checkpoint::activity(&entry.pool));
     list.extend(scan::activity(&entry.pool)?);
+    let left = entry.pool.expansion_progress().map_or(0, |(_, left)| left);
+    list.push(activity("raidz_expand", left));
     list.extend(idle.map(|name| activity(name, 0)));
     Ok(list)
 }

@@ -4,7 +4,7 @@
 //! * of a place that cannot be searched, and of a pool that was given up while its devices do not answer: no device of the pool is opened;
 //! * of labels that contradict one another, name features that cannot be read, or describe vdevs that nobody knows: labels are read by
 //!   the search, which opens every device for reading;
-//! * of a RAID-Z expansion under way, of going back behind an expansion, of tables and maps in the MOS that are damaged: they come
+//! * of going back behind an expansion, of tables and maps in the MOS that are damaged: they come
 //!   before [`pool::Pool`] writes anything, behind the same call that refuses the damaged objects below.
 //!
 //! A missing key is no reason to refuse an import: the file system is not mounted. What fails after the first write is no refusal, but

@@ -386,6 +386,10 @@ pub struct Expansion {
     pub to_reflow: u64,
     /// See `to_reflow`.
     pub reflowed: u64,
+    /// It waits for a device of the vdev.
+    pub waiting: bool,
+    /// The pool is read-only: nothing goes on.
+    pub stopped: bool,
 }
 
 /// Last sequential rebuild of a mirror or dRAID.

@@ -90,10 +90,6 @@ impl Pool {
         })
     }
 
-    fn is_expanding(&self) -> bool {
-        self.tree().tops().iter().any(|t| t.is_expanding())
-    }
-
     /// Whether the rest of the pool has room for as much as the vdev could hold, and slop space twice.
     fn has_room_without(&self, top: &Vdev) -> Result<bool> {
         let stats = self.space().stats();

@@ -492,13 +492,13 @@ impl Pool {
         self.tell_of_rebuild(tx, top, if complete { "complete" } else { "canceled" })?;
         self.notice(Scanning::Rebuild(top.id()), Turned::Finished);
         if complete && !self.background.rebuilds.is_active() {
-            self.scrub_what_was_rebuilt(tx)?;
+            self.scrub_what_was_copied(tx)?;
         }
         Ok(())
     }
 
     /// Nothing looked at checksums: a scrub does, unless devices lack something still.
-    fn scrub_what_was_rebuilt(&self, tx: &Tx) -> Result<()> {
+    pub(crate) fn scrub_what_was_copied(&self, tx: &Tx) -> Result<()> {
         let idle = self.background.scans.live().is_none() && self.errors_refuse().is_none();
         match idle && self.due_resilver().is_none() {
             true => self.begin_scan(tx, Function::Scrub, Txg::NONE, tx.txg()),

@@ -2,6 +2,7 @@
 
 mod dates;
 mod errors;
+mod expansion;
 mod mistakes;
 mod progress;
 mod rebuild;

@@ -1,12 +1,15 @@
-//! Ranges that a rebuild copies at this moment: writes to them wait.
+//! Ranges that a rebuild or the expansion of a RAID-Z copies at this moment: writes to them wait.
 //!
 //! A block of an intent log is allocated long before it is written. If it were written between a read and the write of
 //! a rebuild, the rebuild would overwrite it with the older bytes.
 //!
-//! Lock order: `writing` before `ranges`. No I/O is done with `ranges` held.
+//! What an expansion changes of the layout of a vdev it changes while no read and no write is under way ([`Copying::alone`]). A read
+//! finds the places of its blocks after it has taken [`Copying::read`], a write to an expanding vdev after [`Copying::write`].
+//!
+//! Lock order: `reading` before `writing` before `ranges`. No I/O is done with `ranges` held.
 
-use base::sync::{CondvarExt, MutexExt, ReadGuard, RwLockExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use base::sync::{CondvarExt, MutexExt, ReadGuard, RwLockExt, WriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, RwLock};
 
 /// A range of a top-level vdev: id, first byte, end.
@@ -22,6 +25,16 @@ pub(crate) struct Copying {
     ended: Condvar,
     /// Held, shared, by writes under way.
     writing: RwLock<()>,
+    /// The same for reads.
+    reading: RwLock<()>,
+    /// How often an expansion has begun.
+    begun: AtomicU64,
+}
+
+/// No read and no write is under way until it is dropped.
+pub(crate) struct Alone<'a> {
+    _reading: WriteGuard<'a, ()>,
+    _writing: WriteGuard<'a, ()>,
 }
 
 /// Ranges are copied until it is dropped.
@@ -42,6 +55,30 @@ impl Copying {
         let window = Window(self);
         drop(self.writing.acquire_write());
         window
+    }
+
+    /// Waits for the reads and writes under way, and lets no other begin.
+    pub fn alone(&self) -> Alone<'_> {
+        let reading = self.reading.acquire_write();
+        Alone {
+            _reading: reading,
+            _writing: self.writing.acquire_write(),
+        }
+    }
+
+    /// To be held from the choice of places until what is there has been read, and mended.
+    pub fn read(&self) -> ReadGuard<'_, ()> {
+        self.reading.acquire_read()
+    }
+
+    /// An expansion begins, told by who is alone: places that were found before are not to be written to any more.
+    pub fn begins(&self, _: &Alone<'_>) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often expansions have begun. Does not change while [`Copying::write`] is held.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
     }
 
     /// To be held while these ranges are written. Waits while one of them is copied.

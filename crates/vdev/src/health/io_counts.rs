@@ -38,6 +38,8 @@ pub(crate) enum IoClass {
     Rebuild,
     /// Copying for the removal of a top-level vdev.
     Removal,
+    /// The expansion of a RAID-Z, which writes what was born in any txg.
+    Expansion,
 }
 
 /// Sync read, sync write, async read, async write, scrub, trim, rebuild: the order in which `zpool iostat` shows them.
@@ -53,7 +55,7 @@ impl IoClass {
             (IoClass::Async, true) => 3,
             (IoClass::Scrub, _) => 4,
             (IoClass::Removal, _) => 5,
-            (IoClass::Rebuild, _) => 8,
+            (IoClass::Rebuild | IoClass::Expansion, _) => 8,
         }
     }
 
@@ -66,7 +68,7 @@ impl IoClass {
             (IoClass::Async, false) => 2,
             (IoClass::Async | IoClass::Scrub, true) => 3,
             (IoClass::Scrub, false) => 4,
-            (IoClass::Rebuild | IoClass::Removal, _) => 6,
+            (IoClass::Rebuild | IoClass::Removal | IoClass::Expansion, _) => 6,
         }
     }
 }

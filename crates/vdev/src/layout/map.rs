@@ -34,8 +34,11 @@ pub struct Stripe {
 /// How far a RAID-Z that is being widened is rearranged (pool format §10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflow {
-    /// Byte offset of the vdev up to which sectors are at their new places.
+    /// Byte offset of the vdev up to which sectors are at their new places, as the uberblock on disk says.
     pub done: u64,
+    /// Byte offset, at least `done`, up to which sectors were copied to their new places. From `done` on the old places count still,
+    /// and writes go to both.
+    pub next: u64,
     /// Those sectors are still in the children's boot areas: the scratch area is in use.
     pub scratch: bool,
 }
@@ -51,6 +54,21 @@ pub struct Widened {
     pub rows: Vec<Row>,
     /// Parity and first data column have changed places.
     pub swapped: bool,
+    /// New places of sectors that were copied there, while the old ones count still: writes go there as well.
+    pub also: Vec<Also>,
+}
+
+/// A second place of a column of one sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Also {
+    /// Number of the stripe.
+    pub stripe: usize,
+    /// Column of the stripe.
+    pub column: usize,
+    /// Index of the child.
+    pub child: usize,
+    /// Byte offset in the child's data area.
+    pub offset: u64,
 }
 
 /// One row of a [`Widened`] block.
@@ -87,6 +105,12 @@ impl Map {
     pub(crate) fn in_scratch(&self, s: usize) -> bool {
         let row = self.widened.as_ref().and_then(|w| w.rows.get(s));
         row.is_some_and(|r| r.scratch)
+    }
+
+    /// Whether a part of stripe `s` is at two places at this moment.
+    pub(crate) fn is_copied(&self, s: usize) -> bool {
+        let also = self.widened.as_ref().map(|w| &w.also);
+        also.is_some_and(|a| a.iter().any(|a| a.stripe == s))
     }
 
     /// How many columns of zeros without a place stripe `s` has behind its columns.
@@ -216,6 +240,7 @@ fn widened(
     reflow: Option<Reflow>,
 ) -> Map {
     let done = reflow.map_or(u64::MAX, |r| r.done >> ashift);
+    let next = reflow.map_or(0, |r| r.next >> ashift);
     let scratch = reflow.is_some_and(|r| r.scratch);
     let swapped = rotates(nparity, offset);
     let sector = 1usize << ashift;
@@ -240,10 +265,25 @@ fn widened(
             }
         })
         .collect();
+    let mut also = Vec::new();
     let stripes = (0..rows)
         .map(|i| {
             let first = b + (i * logical) as u64;
             let last = i + 1 == rows && big != 0;
+            if !moved(first) {
+                let here = (0..columns).filter(|c| !last || *c < big);
+                let copied = here.filter(|c| first + (*c as u64) < next);
+                also.extend(copied.map(|c| {
+                    let (child, offset) = place(first + c as u64, physical, ashift);
+                    Also {
+                        stripe: i,
+                        // Who is where there.
+                        column: if swapped && c < 2 { 1 - c } else { c },
+                        child,
+                        offset,
+                    }
+                }));
+            }
             // A row moves as a whole.
             let width = physical - usize::from(!moved(first));
             let mut cols: Vec<Col> = (0..columns)
@@ -283,6 +323,7 @@ fn widened(
             physical,
             rows: places,
             swapped,
+            also,
         }),
     }
 }

@@ -184,6 +184,12 @@ impl VdevTree {
                     if blame.is_none() && !refresh {
                         continue;
                     }
+                    // The other place of it would go on lacking it.
+                    let copied = plan.map.as_ref().is_some_and(|m| m.is_copied(s));
+                    if copied && refresh {
+                        out.behind.push((cand.owner.guid(), req.birth));
+                        continue;
+                    }
                     if blame == Some(Fault::Checksum) && counted {
                         cand.owner.stats.checksum_errors.fetch_add(1, Relaxed);
                         let class = mode.class();

@@ -44,6 +44,7 @@ fn widened_layouts_against_brute_force() {
                 let at = reflow(w, sectors, done);
                 let reflow = part.map(|d| Reflow {
                     done: d << ashift,
+                    next: d << ashift,
                     scratch: false,
                 });
                 for n in 0..120 {

@@ -137,7 +137,7 @@ impl VdevTree {
     }
 
     /// Refuses a device whose labels say that it is in the tree already.
-    fn not_a_member(&self, device: &dyn env::Disk) -> Result<()> {
+    pub(crate) fn not_a_member(&self, device: &dyn env::Disk) -> Result<()> {
         let labels = label::read_labels(device);
         let Some(c) = labels.best(Txg::MAX) else {
             return Ok(());
@@ -431,7 +431,7 @@ impl VdevTree {
     }
 
     /// Puts a rebuilt top-level vdev into its slot.
-    fn put_top(&self, top: Arc<Vdev>) -> Result<()> {
+    pub(crate) fn put_top(&self, top: Arc<Vdev>) -> Result<()> {
         top.propagate(self.resilver_runs());
         self.edit_tops(|list| match list.get_mut(top.id() as usize) {
             Some(slot) => {
@@ -490,7 +490,7 @@ fn needed_asize(top: &Arc<Vdev>) -> u64 {
         top.asize() >> shift << shift
     };
     match top.kind() {
-        VdevKind::Raidz { .. } => asize.div_ceil(top.children().len().max(1) as u64),
+        VdevKind::Raidz { .. } => asize.div_ceil(top.raidz_width(Txg::MAX).max(1) as u64),
         // Like the smallest of the present ones, of which at least one is there.
         VdevKind::Draid { .. } => top
             .leaves()
@@ -520,7 +520,7 @@ fn parent_of(top: &Arc<Vdev>, guid: u64) -> Option<Arc<Vdev>> {
 }
 
 /// The same vdev with other children.
-fn with_children(v: &Arc<Vdev>, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
+pub(crate) fn with_children(v: &Arc<Vdev>, children: Vec<Arc<Vdev>>) -> Arc<Vdev> {
     let new = Vdev::new(v.kind(), v.id(), v.guid(), v.props(), children);
     new.stats.copy_from(&v.stats);
     new.set_reflow(v.reflow());

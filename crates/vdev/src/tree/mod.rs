@@ -5,6 +5,7 @@
 
 pub(crate) mod abandon;
 pub(crate) mod edit;
+pub(crate) mod expansion;
 pub(crate) mod held;
 pub(crate) mod node;
 pub(crate) mod open;
@@ -473,6 +474,7 @@ impl VdevTree {
     pub fn set_reflow(&self, ub: &Uberblock) {
         let reflow = Reflow {
             done: ub.reflow_offset(),
+            next: ub.reflow_offset(),
             scratch: ub.scratch_state() == disk::uberblock::scratch::VALID,
         };
         for top in self.tops().iter().filter(|t| t.is_expanding()) {
@@ -519,14 +521,14 @@ impl VdevTree {
         out
     }
 
-    fn chosen(&self, ids: &[u64]) -> Vec<Arc<Vdev>> {
+    pub(crate) fn chosen(&self, ids: &[u64]) -> Vec<Arc<Vdev>> {
         let tops = self.tops();
         ids.iter()
             .filter_map(|i| tops.get(*i as usize).cloned())
             .collect()
     }
 
-    fn usable_leaves(&self, tops: &[Arc<Vdev>]) -> Vec<(Arc<Vdev>, Arc<Vdev>)> {
+    pub(crate) fn usable_leaves(&self, tops: &[Arc<Vdev>]) -> Vec<(Arc<Vdev>, Arc<Vdev>)> {
         tops.iter()
             .flat_map(|t| t.leaves().into_iter().map(move |l| (t.clone(), l)))
             .filter(|(_, l)| l.usable_device().is_some())
@@ -534,7 +536,7 @@ impl VdevTree {
     }
 
     /// Calls `f(top, leaf, device)` for all, in parallel; failed writes count as such.
-    fn on_leaves<R: Send>(
+    pub(crate) fn on_leaves<R: Send>(
         &self,
         leaves: &[(Arc<Vdev>, Arc<Vdev>)],
         f: impl Fn(&Arc<Vdev>, &Vdev, &dyn env::Disk) -> Result<R> + Sync,

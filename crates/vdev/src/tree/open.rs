@@ -461,12 +461,13 @@ impl VdevTree {
         self.propagate();
     }
 
-    /// Closes all devices.
+    /// Closes all devices. Copies and writes under way end before it returns: another import may write to the same places soon.
     pub fn close(&self) {
         for leaf in self.leaves() {
             leaf.set_device(None);
             leaf.set_state(State::Closed, Aux::None);
         }
+        drop(self.copying.begin(Vec::new()));
     }
 
     pub(crate) fn access(&self) -> Access {
@@ -641,7 +642,7 @@ fn least_asize(top: &Arc<Vdev>, leaf: &Vdev) -> u64 {
         top.asize() >> shift << shift
     };
     match top.kind() {
-        VdevKind::Raidz { .. } => asize.div_ceil(top.children().len().max(1) as u64),
+        VdevKind::Raidz { .. } => asize.div_ceil(top.raidz_width(Txg::MAX).max(1) as u64),
         VdevKind::Draid { .. } => 0,
         _ => asize,
     }

@@ -10,7 +10,7 @@ impl Zio {
     /// Allocates one copy of `size` bytes for the intent log.
     pub fn alloc_log(&self, size: usize, txg: Txg) -> Result<Dva> {
         self.check_writable()?;
-        let size_on = |v: u64| self.devices.asize(v, size as u64);
+        let size_on = |v: u64| self.devices.asize_in(v, size as u64, txg);
         let d = self
             .allocator
             .alloc(Purpose::Log, size as u64, 1, txg, &size_on)?;
@@ -65,7 +65,7 @@ impl Zio {
             return Ok(None);
         };
         let psize = p.data.len();
-        let size_on = |v: u64| self.devices.asize(v, psize as u64);
+        let size_on = |v: u64| self.devices.asize_in(v, psize as u64, txg);
         let most = if matches!(sealed, Some(Sealed::Encrypted(..))) {
             2
         } else {

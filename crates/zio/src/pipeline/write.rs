@@ -443,7 +443,7 @@ impl Zio {
     ) -> Result<()> {
         let psize = data.len() as u64;
         let copies = spec.copies.clamp(1, Self::most_copies(bp)) as usize;
-        let size_on = |v: u64| self.devices.asize(v, psize);
+        let size_on = |v: u64| self.devices.asize_in(v, psize, txg);
         match self.allocator.alloc(purpose, psize, copies, txg, &size_on) {
             Ok(dvas) => {
                 for (i, d) in dvas.iter().take(disk::blkptr::DVAS).enumerate() {

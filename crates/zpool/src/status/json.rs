@@ -131,7 +131,7 @@ fn one(
         x.put("end_time", moment(style, zone, e.end));
         x.put("to_reflow", size(e.to_reflow));
         x.put("reflowed", size(e.reflowed));
-        x.put("waiting_for_resilver", style.plain(0));
+        x.put("waiting_for_resilver", style.plain(u64::from(e.waiting)));
         o.put("raidz_expand_stats", x);
     }
     devices(&mut o, pool, style, look, flat);

@@ -186,6 +186,9 @@ impl Vdev {
         }
         if let Some((txg, marks)) = note {
             self.soil(txg);
+            if class == IoClass::Expansion {
+                self.soil(Txg::INITIAL);
+            }
             let mut unflushed = self.unflushed.acquire();
             let written = done.iter().zip(marks).filter(|((_, r), _)| r.is_ok());
             for m in written.flat_map(|(_, marks)| marks) {

@@ -13,11 +13,16 @@ use std::sync::Arc;
 impl Vdev {
     /// Allocated bytes of a block of `psize` bytes (pool format §8).
     pub fn asize_for(&self, psize: u64) -> u64 {
+        self.asize_in(psize, Txg::MAX)
+    }
+
+    /// The same of a block that is born in `txg`: an expansion counts from a certain txg on.
+    pub fn asize_in(&self, psize: u64, txg: Txg) -> u64 {
         match self.kind {
             VdevKind::Raidz { nparity } => crate::size::raidz_asize(
                 psize,
                 self.ashift(),
-                self.raidz_width(Txg::MAX) as u64,
+                self.raidz_width(txg) as u64,
                 nparity as u64,
             ),
             VdevKind::Draid { nparity, ndata, .. } => {
@@ -80,6 +85,11 @@ impl Vdev {
 
     pub(crate) fn set_reflow(&self, reflow: Option<Reflow>) {
         *self.reflow.acquire() = reflow;
+    }
+
+    /// Changes what is known of how far the expansion of a RAID-Z got, if anything is.
+    pub(crate) fn edit_reflow<R>(&self, f: impl FnOnce(&mut Reflow) -> R) -> Option<R> {
+        self.reflow.acquire().as_mut().map(f)
     }
 
     /// How far the widening of a RAID-Z got, if one is under way and the uberblock said it.

@@ -146,10 +146,18 @@ pub enum Mutation {
     ScratchClearedEarly,
     /// A write to what an expansion has copied goes to the old place only.
     ExpansionWritesOnce,
+    /// A request is let into a suspended file system.
+    GateLetsIn,
+    /// A node id leads to whatever has the number of its object by now.
+    IdOfAnyGeneration,
+    /// `.zfs` keeps a snapshot open that is destroyed.
+    ControlKeepsOpen,
+    /// Clients are not told of the names that a rollback or a receive has changed.
+    NamesUnpublished,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 71] = [
+pub const MUTATIONS: [Mutation; 75] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -221,6 +229,10 @@ pub const MUTATIONS: [Mutation; 71] = [
     Mutation::ExpansionRowAhead,
     Mutation::ScratchClearedEarly,
     Mutation::ExpansionWritesOnce,
+    Mutation::GateLetsIn,
+    Mutation::IdOfAnyGeneration,
+    Mutation::ControlKeepsOpen,
+    Mutation::NamesUnpublished,
 ];
 
 #[cfg(feature = "mutations")]

@@ -1,20 +1,20 @@
 //! The trait `Door` of `admin` implemented with FUSE mounts.
 
 use crate::snapdir_mount::SnapdirMount;
-use crate::snapshots::OfMount;
 use admin::{door, values, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Cause, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::holders::{self, Holders};
 use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
-use fuse_zpl::{Adapter, Caching, Ctldir, Ending, Fresh, Left, Snapdir, Written};
+use fuse_zpl::{Adapter, Caching, Ending, Left, Written};
 use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
+use vfs::{Ctldir, OfHead, Served, Snapdir};
 use zpl::{AclType, Zfs};
 
 /// How long the kernel may take to let go of a file system that is gone from its place.
@@ -52,7 +52,6 @@ pub struct FuseMount {
     adapter: Weak<Adapter>,
     /// What the kernel keeps of what was written.
     written: Written,
-    fresh: Arc<Fresh>,
     notifier: fuse::Notifier,
     /// What got lost at the end, in words.
     lost: Mutex<Option<String>>,
@@ -220,7 +219,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
     let (props, options) = ask.wanted(&still.head)?;
     let kernel = for_kernel(&m.ds.full_name(), &options);
     if let Some(adapter) = m.adapter.upgrade() {
-        adapter.grant(!options.nosuid, !options.nodev);
+        adapter.served().grant(!options.nosuid, !options.nodev);
     }
     let mount = fuse::mount_again(place, &kernel, &m.notifier).map_err(|_| {
         let busy = told(&holders::of(&[m.mount.device()]));
@@ -229,6 +228,9 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
             format!("it was unmounted, but is still in use{busy}"),
         )
     })?;
+    if let Some(adapter) = m.adapter.upgrade() {
+        adapter.set_mount(mount.clone());
+    }
     still.apply(props);
     let path = mount.path().to_path_buf();
     let again = FuseMount {
@@ -238,7 +240,6 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         ctl: m.ctl.clone(),
         adapter: m.adapter.clone(),
         written: m.written.at(&mount),
-        fresh: m.fresh.clone(),
         notifier: m.notifier.clone(),
         lost: Mutex::default(),
         place_owner: place.owner(),
@@ -280,11 +281,11 @@ impl FuseDoor {
         let (head, options) = m.open()?;
         let zfs = head.zfs();
         let forced: Arc<AtomicBool> = Arc::default();
-        let snapshots = OfMount::new(m.admin, entry, ds, m.temporary.clone(), forced.clone());
-        let snapshots = Box::new(snapshots);
-        let adapter = Adapter::new(zfs.clone(), pool, snapshots, self.caching)
-            .map_err(|e| Error::new(e.kind, "root node"))?;
-        adapter.grant(!options.nosuid, !options.nodev);
+        let snapshots = OfHead::new(m.admin, entry, ds, m.temporary.clone(), forced.clone());
+        let served = Served::new(zfs.clone(), pool, Box::new(snapshots));
+        let adapter =
+            Adapter::new(&served, self.caching).map_err(|e| Error::new(e.kind, "root node"))?;
+        served.grant(!options.nosuid, !options.nodev);
         let (fd, mount) = fuse::mount_at(place, &for_kernel(&name, &options))?;
         let mut config = Config {
             posix_acl: zfs.props().acltype == AclType::Posix,
@@ -303,10 +304,11 @@ impl FuseDoor {
             crate::log::info(&format!("{title}: requests come over {how}"))
         });
         let notifier = session.notifier();
-        adapter.set_notifier(notifier.clone());
-        let written = Written::new(mount.clone(), notifier.clone(), adapter.writers());
-        let fresh = adapter.fresh();
-        let ctl = adapter.ctl();
+        adapter.set_kernel(notifier.clone(), mount.clone());
+        let writers = adapter.door().writers();
+        let written = Written::new(mount.clone(), notifier.clone(), writers);
+        let ctl = served.ctl().clone();
+        drop(served);
         let weak = Arc::downgrade(&adapter);
         drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
@@ -321,7 +323,6 @@ impl FuseDoor {
             most_dirty: AtomicU32::new(0),
             adapter: weak,
             written,
-            fresh,
             notifier,
             lost: Mutex::default(),
             place_owner: place.owner(),
@@ -591,11 +592,11 @@ impl FuseMount {
 }
 
 /// A mount whose requests wait.
-struct Held(fuse_zpl::Suspended, fuse::Mount);
+struct Held(vfs::Suspended);
 
 impl door::Held for Held {
     fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()> {
-        self.0.resume(zfs.clone(), &self.1)
+        self.0.resume(zfs.clone())
     }
 }
 
@@ -657,7 +658,7 @@ impl Mount for FuseMount {
 
     fn suspend(&self) -> Result<Box<dyn door::Held>> {
         match self.adapter.upgrade() {
-            Some(adapter) => Ok(Box::new(Held(adapter.suspend()?, self.mount.clone()))),
+            Some(adapter) => Ok(Box::new(Held(adapter.served().suspend()?))),
             None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
         }
     }
@@ -669,7 +670,9 @@ impl Mount for FuseMount {
     /// Has the kernel ask again for attributes that it keeps for a moment: the space files take is
     /// known.
     fn synced(&self) {
-        self.fresh.forget(&self.notifier);
+        if let Some(adapter) = self.adapter.upgrade() {
+            adapter.served().synced();
+        }
     }
 
     fn close(&self, object: u64) {
@@ -686,13 +689,13 @@ impl Mount for FuseMount {
 
     fn withhold(&self, programs: bool, devices: bool) {
         if let Some(adapter) = self.adapter.upgrade() {
-            adapter.withhold(programs, devices);
+            adapter.served().withhold(programs, devices);
         }
     }
 
     fn remount(&self, options: &MountOptions) -> Result<()> {
         if let Some(adapter) = self.adapter.upgrade() {
-            adapter.grant(!options.nosuid, !options.nodev);
+            adapter.served().grant(!options.nosuid, !options.nodev);
         }
         let options = for_kernel(&self.ds.full_name(), options);
         self.mount.remount(&options)?;
@@ -705,7 +708,7 @@ impl Mount for FuseMount {
 
     fn follow_props(&self) {
         if let Some(adapter) = self.adapter.upgrade() {
-            adapter.properties_changed();
+            adapter.served().properties_changed();
         }
     }
 

@@ -22,7 +22,6 @@ mod process;
 mod requests;
 mod scripts;
 mod snapdir_mount;
-mod snapshots;
 mod startup;
 mod transport;
 mod unimported;

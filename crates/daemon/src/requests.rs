@@ -172,7 +172,7 @@ impl Control {
         base::keep::set_keeper(keep_in_memory);
         // Fails where a process starts a second one, as tests do: the first has seen to it.
         let _ = env_linux::keep_crypto_memory(not_kept);
-        fuse_zpl::set_limit(crate::budget::znodes(options.arc_max));
+        vfs::set_limit(crate::budget::znodes(options.arc_max));
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {
                 Ok(true) => crate::log::info("the kernel's fuse.enable_uring has been turned on"),

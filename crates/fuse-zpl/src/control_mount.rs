@@ -3,17 +3,19 @@
 //!
 //! 1. It is served by the adapter of the file system: nodes are the same, but for the root, which is `.zfs` here. No node of the
 //!    head is reached through it.
-//! 2. It ends no later than the file system: a request is inside the adapter's [`crate::control_gate`] while it is served, and the
-//!    adapter waits for those inside before it gives the snapshots back. From then on requests fail.
+//! 2. It ends no later than the file system: a request is inside [`vfs::Served::enter_control`] while it is served, and the
+//!    room waits for those inside before it gives the snapshots back. From then on requests fail.
 
 use crate::adapter::{Adapter, Result};
-use crate::control_gate::ENOTCONN;
-use crate::ctldir::{dir_id, is_ours, Dir};
 use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, OpenArgs, Opened, ReadBuf, Request,
     SetAttr, Statfs, StatxReply, XattrNames,
 };
 use std::sync::{Arc, Weak};
+use vfs::{dir_id, is_ours, Dir};
+
+/// The mount has ended.
+const ENOTCONN: Errno = Errno(107);
 
 /// The control directory of a mounted file system, to be mounted itself.
 pub struct ControlMount(Weak<Adapter>);
@@ -28,7 +30,7 @@ impl ControlMount {
     fn with<R>(&self, node: u64, f: impl FnOnce(&Adapter, u64) -> Result<R>) -> Result<R> {
         let node = inside(node)?;
         let adapter = self.0.upgrade().ok_or(ENOTCONN)?;
-        let _open = adapter.control.enter()?;
+        let _open = adapter.served().enter_control().map_err(|_| ENOTCONN)?;
         f(&adapter, node)
     }
 }
@@ -58,7 +60,7 @@ impl Filesystem for ControlMount {
             (fuse::ROOT, b"..") => b".",
             _ => name,
         };
-        let found = self.with(parent, |a, parent| a.lookup_ours(req, parent, name));
+        let found = self.with(parent, |a, parent| a.lookup(req, parent, name));
         found.map(outside)
     }
 
@@ -153,7 +155,7 @@ impl Filesystem for ControlMount {
         size: u32,
         out: &mut ReadBuf,
     ) -> Result<()> {
-        self.with(node, |a, node| a.read_node(req, node, offset, size, out))
+        self.with(node, |a, node| a.read(req, node, 0, offset, size, out))
     }
 
     fn flush(&self, _: &Request, _: u64, _: u64) -> Result<()> {

@@ -1,7 +1,9 @@
-//! Conversion of identities, attributes, times and counts from the POSIX layer to FUSE.
+//! Conversion of callers, attributes, times and counts between FUSE and the room of file systems in service.
 
-use fuse::{Request, Statfs, Time};
+use crate::caching::Caching;
+use fuse::{AttrReply, Request, Statfs, Time};
 use std::sync::Arc;
+use vfs::{Attrs, Lookup, OpenHow, Waiting};
 use zpl::Cred;
 
 pub(crate) fn time(t: zpl::Time) -> Time {
@@ -11,7 +13,7 @@ pub(crate) fn time(t: zpl::Time) -> Time {
     }
 }
 
-pub(crate) fn time_in(t: Time) -> zpl::Time {
+fn time_in(t: Time) -> zpl::Time {
     zpl::Time {
         sec: t.sec,
         nsec: t.nsec,
@@ -32,7 +34,7 @@ fn largest_block(mode: u32) -> u32 {
 }
 
 /// Attributes as FUSE has them.
-pub(crate) fn attr_out(a: &zpl::Attr) -> fuse::Attr {
+fn attr_out(a: &zpl::Attr) -> fuse::Attr {
     fuse::Attr {
         ino: a.ino,
         size: a.size,
@@ -54,16 +56,125 @@ pub(crate) fn attr_out(a: &zpl::Attr) -> fuse::Attr {
     }
 }
 
-/// Who asks.
-pub(crate) fn cred(req: &Request) -> Cred {
-    let pid = req.pid;
-    let supp = req.supp_group;
-    Cred {
-        uid: req.uid,
-        gid: req.gid,
-        groups: Some(Arc::new(move |gid| supp == Some(gid) || in_group(pid, gid))),
-        privileged: req.uid == 0,
-        checked: true,
+/// Attributes with how long the kernel may keep them.
+pub(crate) fn attrs(caching: &Caching, a: Attrs) -> AttrReply {
+    AttrReply {
+        attr: attr_out(&a.attr),
+        ttl: caching.attributes(a.keep),
+    }
+}
+
+/// A node under a name.
+pub(crate) fn entry(caching: &Caching, e: &vfs::Entry) -> fuse::Entry {
+    fuse::Entry {
+        node: e.node,
+        generation: e.generation,
+        attr: attr_out(&e.attr),
+        entry_ttl: caching.names(e.keep_name),
+        attr_ttl: caching.attributes(e.keep_attr),
+    }
+}
+
+/// What a name leads to.
+pub(crate) fn lookup(caching: &Caching, l: &Lookup) -> fuse::Entry {
+    match l {
+        Lookup::Found(e) => entry(caching, e),
+        Lookup::Missing(keep) => fuse::Entry::negative(caching.names(*keep)),
+    }
+}
+
+const O_ACCMODE: i32 = 3;
+const O_RDONLY: i32 = 0;
+const O_WRONLY: i32 = 1;
+const O_TRUNC: i32 = 0o1000;
+const O_APPEND: i32 = 0o2000;
+pub(crate) const O_DSYNC: i32 = 0o10000;
+pub(crate) const O_NOATIME: i32 = 0o1000000;
+
+/// How open(2) opens a file with these flags.
+pub(crate) fn open_how(args: fuse::OpenArgs) -> OpenHow {
+    let access = args.flags & O_ACCMODE;
+    OpenHow {
+        read: access != O_WRONLY,
+        write: access != O_RDONLY,
+        append: args.flags & O_APPEND != 0,
+        truncate: args.flags & O_TRUNC != 0,
+        keeps_atime: args.flags & O_NOATIME != 0,
+        kill_suidgid: args.kill_suidgid,
+    }
+}
+
+/// What SETATTR changes. The handle that comes with the times of a file whose pages the kernel writes out is one that may write;
+/// what utimensat(2) sends has none.
+pub(crate) fn set_attr_in(set: &fuse::SetAttr) -> zpl::SetAttr {
+    let at = |t: Option<fuse::SetTime>| {
+        t.map(|t| match t {
+            fuse::SetTime::Now => zpl::SetTime::Now,
+            fuse::SetTime::At(t) => zpl::SetTime::To(time_in(t)),
+        })
+    };
+    let written_back = matches!(set.mtime, Some(fuse::SetTime::At(_)))
+        && set.ctime.is_some()
+        && set.fh == Some(vfs::WRITER)
+        && set.atime.is_none()
+        && (set.mode, set.uid, set.gid, set.size) == (None, None, None, None);
+    zpl::SetAttr {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: at(set.atime),
+        mtime: at(set.mtime),
+        ctime: set.ctime.map(time_in),
+        kill_suidgid: set.kill_suidgid,
+        through_handle: set.fh.is_some(),
+        written_back,
+    }
+}
+
+/// Who makes a request.
+pub(crate) struct By<'a>(pub &'a Request);
+
+/// A thread that waits for other requests.
+struct Lent(fuse::Lent);
+
+impl Waiting for Lent {
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
+impl vfs::Caller for By<'_> {
+    fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    fn gid(&self) -> u32 {
+        self.0.gid
+    }
+
+    fn process(&self) -> u32 {
+        self.0.pid
+    }
+
+    fn cred(&self) -> Cred {
+        let pid = self.0.pid;
+        let supp = self.0.supp_group;
+        Cred {
+            uid: self.0.uid,
+            gid: self.0.gid,
+            groups: Some(Arc::new(move |gid| supp == Some(gid) || in_group(pid, gid))),
+            privileged: self.0.uid == 0,
+            checked: true,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        fuse::is_killed(self.0.pid)
+    }
+
+    fn about_to_wait(&self) -> Box<dyn Waiting> {
+        Box::new(Lent(fuse::about_to_wait_for_requests()))
     }
 }
 

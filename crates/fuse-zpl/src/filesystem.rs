@@ -1,96 +1,79 @@
 //! The trait [`fuse::Filesystem`] implemented by the adapter: one method for each request of the kernel.
 
-use crate::adapter::{Adapter, Node, Result};
-use crate::convert::{cred, statfs_out};
-use crate::ctldir::{is_ours, NAME};
-use crate::data::writes;
-use crate::power::CAPABILITIES;
-use crate::writers::WRITER;
-use base::sync::MutexExt;
-use base::Data;
+use crate::adapter::{Adapter, Result};
+use crate::caching::O_DIRECT;
+use crate::convert::{self, open_how, set_attr_in, statfs_out, By, O_DSYNC, O_NOATIME};
+use base::{Block, Data};
 use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened, ReadBuf,
     Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames,
 };
+use std::ops::Range;
 use std::sync::atomic::Ordering;
-use zpl::New;
+use vfs::{is_ours, WriteHow, WRITER};
+use zpl::{DirEntry, New};
 
-const EXDEV: Errno = Errno(18);
 /// `STATX_ATTR_IMMUTABLE`, `_APPEND` and `_NODUMP` have the numbers of the `FS_*_FL` flags.
 const STATX_ATTRIBUTES: u64 = 0x70;
-/// Bit of access(2).
-const W_OK: u32 = 2;
+/// Pieces with fewer bytes are better copied than listed.
+const SMALL_PIECE: usize = 2048;
+
+/// Entries with attributes, as they go to the kernel.
+struct Plus<'a>(&'a Adapter, &'a mut DirPlusBuf);
+
+impl vfs::Listing for Plus<'_> {
+    fn fits(&mut self, name_len: usize) -> bool {
+        self.1.fits(name_len)
+    }
+
+    fn add(&mut self, ino: u64, e: &DirEntry<'_>, entry: Option<&vfs::Entry>) -> bool {
+        match entry {
+            Some(entry) => {
+                let entry = convert::entry(&self.0.caching, entry);
+                !self.1.add(&entry, e.next, e.name)
+            }
+            None => !self.1.add_plain(ino, e.next, u32::from(e.dtype), e.name),
+        }
+    }
+}
 
 impl Filesystem for Adapter {
     fn init(&self, agreed: &fuse::Negotiated) {
-        let keeps = agreed.has(fuse::abi::init::WRITEBACK_CACHE);
-        self.kernel_keeps_times.store(keeps, Ordering::Relaxed);
+        self.door
+            .keeps_times(agreed.has(fuse::abi::init::WRITEBACK_CACHE));
         // A kernel that cannot do without takes the answer for an error.
         let opens = self.needs_no_open() && agreed.has(fuse::abi::init::NO_OPEN_SUPPORT);
         self.opens_unasked.store(opens, Ordering::Relaxed);
         let lists = self.needs_no_opendir() && agreed.has(fuse::abi::init::NO_OPENDIR_SUPPORT);
         self.lists_unasked.store(lists, Ordering::Relaxed);
+        self.door.lists_unasked(lists);
     }
 
     fn destroy(&self) {
-        self.control.end();
-        self.lists.acquire().clear();
-        self.control_lists.clear();
-        self.ctl.close_all();
-        self.nodes.clear();
-        let zfs = self.gate.current();
-        zfs.let_all_go();
-        self.writers.clear();
-        // What was unlinked but open goes now; a failure leaves it on the queue for the next mount.
-        let _ = zfs.stop();
+        self.door.close();
     }
 
     fn lookup(&self, req: &Request, parent: u64, name: &[u8]) -> Result<Entry> {
-        if is_ours(parent) {
-            return self.lookup_ours(req, parent, name);
-        }
-        if parent == fuse::ROOT && name == NAME {
-            return Ok(self.lookup_ctl());
-        }
-        self.lookup_head(req, parent, name)
+        let found = self.door.lookup(&By(req), parent, name)?;
+        Ok(convert::lookup(&self.caching, &found))
     }
 
     fn forget(&self, node: u64, nlookup: u64) {
-        if is_ours(node) {
-            return;
-        }
-        match self.gate.try_enter() {
-            Some(zfs) => self.forget_node(&zfs, node, nlookup),
-            None => {
-                self.gate.forget_later(node, nlookup);
-                // The file system may run again by now.
-                if let Some(zfs) = self.gate.try_enter() {
-                    self.forget_noted(&zfs);
-                }
-            }
-        }
+        self.door.forget(node, nlookup);
     }
 
     fn getattr(&self, req: &Request, node: u64, fh: Option<u64>) -> Result<AttrReply> {
+        let by = By(req);
         // With a handle the kernel asks before it lets a write into its cache (stat comes without).
         if fh == Some(WRITER) && !is_ours(node) {
-            self.before_write(req, node)?;
+            self.door.before_write(&by, node)?;
         }
-        let n = self.resolve(req, node)?;
-        let old = self.take_old_listing(&n, node);
-        let reply = self.attr_and_flags(&n, node).0;
-        drop(n);
-        if old {
-            self.drop_listing(node);
-        }
-        Ok(reply)
+        Ok(convert::attrs(&self.caching, self.door.getattr(&by, node)?))
     }
 
     fn setattr(&self, req: &Request, node: u64, set: &SetAttr) -> Result<AttrReply> {
-        match is_ours(node) {
-            true => Err(Errno::EROFS),
-            false => self.set_attr(req, node, set),
-        }
+        let done = self.door.setattr(&By(req), node, &set_attr_in(set))?;
+        Ok(convert::attrs(&self.caching, done))
     }
 
     fn statx(
@@ -101,20 +84,18 @@ impl Filesystem for Adapter {
         _: u32,
         _: u32,
     ) -> Result<StatxReply> {
-        let n = self.resolve(req, node)?;
-        let (AttrReply { attr, ttl }, flags) = self.attr_and_flags(&n, node);
+        let attrs = self.door.getattr(&By(req), node)?;
+        let AttrReply { attr, ttl } = convert::attrs(&self.caching, attrs);
         Ok(StatxReply {
             attr,
             ttl,
-            attributes: u64::from(flags) & STATX_ATTRIBUTES,
+            attributes: u64::from(attrs.attr.fs_flags) & STATX_ATTRIBUTES,
             attributes_mask: STATX_ATTRIBUTES,
         })
     }
 
     fn readlink(&self, req: &Request, node: u64) -> Result<Vec<u8>> {
-        let n = self.resolve(req, node)?;
-        let (zfs, z) = n.object(Errno::EINVAL)?;
-        Ok(zfs.readlink(z)?)
+        Ok(self.door.readlink(&By(req), node)?)
     }
 
     fn symlink(&self, req: &Request, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
@@ -134,35 +115,16 @@ impl Filesystem for Adapter {
     }
 
     fn mkdir(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Entry> {
-        match is_ours(parent) {
-            true => self.make_snapshot(req, parent, name),
-            false => self.make(req, parent, name, &New::dir(mode, req.umask)),
-        }
+        let made = self.door.mkdir(&By(req), parent, name, (mode, req.umask))?;
+        Ok(convert::entry(&self.caching, &made))
     }
 
     fn unlink(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
-        match self.is_ctl(parent, name) {
-            true => Err(Errno::EROFS),
-            false => {
-                self.change(req, parent, |zfs, z| zfs.unlink(z, name, &cred(req)))?;
-                self.names_changed(parent);
-                Ok(())
-            }
-        }
+        Ok(self.door.unlink(&By(req), parent, name)?)
     }
 
     fn rmdir(&self, req: &Request, parent: u64, name: &[u8]) -> Result<()> {
-        if is_ours(parent) {
-            return self.destroy_snapshot(req, parent, name);
-        }
-        match self.is_ctl(parent, name) {
-            true => Err(Errno::EROFS),
-            false => {
-                self.change(req, parent, |zfs, z| zfs.rmdir(z, name, &cred(req)))?;
-                self.names_changed(parent);
-                Ok(())
-            }
-        }
+        Ok(self.door.rmdir(&By(req), parent, name)?)
     }
 
     fn rename(
@@ -174,43 +136,13 @@ impl Filesystem for Adapter {
         new_name: &[u8],
         flags: u32,
     ) -> Result<()> {
-        match (is_ours(parent), is_ours(new_parent)) {
-            (true, true) => {
-                return self.rename_snapshot(req, (parent, name), (new_parent, new_name), flags)
-            }
-            (false, false) => {}
-            // As between file systems: mv(1) copies then.
-            _ => return Err(EXDEV),
-        }
-        if self.is_ctl(parent, name) || self.is_ctl(new_parent, new_name) {
-            return Err(Errno::EPERM);
-        }
-        self.admission.call(req)?;
-        let (zfs, from) = self.head(req, parent)?;
-        let to = self.nodes.get(&zfs, new_parent)?;
-        zfs.rename(&from, name, &to, new_name, flags, &cred(req))?;
-        self.names_changed(parent);
-        self.names_changed(new_parent);
-        self.moved(&zfs, &to, new_name);
-        if flags & zpl::rename_flags::EXCHANGE != 0 {
-            self.moved(&zfs, &from, name);
-        }
-        Ok(())
+        let (from, to) = ((parent, name), (new_parent, new_name));
+        Ok(self.door.rename(&By(req), from, to, flags)?)
     }
 
     fn link(&self, req: &Request, node: u64, new_parent: u64, new_name: &[u8]) -> Result<Entry> {
-        match (is_ours(node), is_ours(new_parent)) {
-            (true, true) => return Err(Errno::EROFS),
-            (false, false) => {}
-            _ => return Err(EXDEV),
-        }
-        self.can_make(new_parent, new_name)?;
-        self.admission.call(req)?;
-        let (zfs, z) = self.head(req, node)?;
-        let dir = self.nodes.get(&zfs, new_parent)?;
-        zfs.link(&z, &dir, new_name, &cred(req))?;
-        self.names_changed(new_parent);
-        Ok(self.entry(&zfs, &z))
+        let made = self.door.link(&By(req), node, new_parent, new_name)?;
+        Ok(convert::entry(&self.caching, &made))
     }
 
     fn open(&self, req: &Request, node: u64, args: OpenArgs) -> Result<Opened> {
@@ -229,16 +161,11 @@ impl Filesystem for Adapter {
         mode: u32,
         args: OpenArgs,
     ) -> Result<(Entry, Opened)> {
-        self.can_make(parent, name)?;
-        self.admission.call(req)?;
-        let writes = writes(args.flags);
-        let (zfs, dir) = self.head(req, parent)?;
-        let z = zfs.create(&dir, name, &New::file(mode, req.umask), &cred(req))?;
-        self.names_changed(parent);
-        Ok((
-            self.entry_open(&zfs, &z, writes),
-            self.opened(&zfs, writes, args.flags),
-        ))
+        let new = New::file(mode, req.umask);
+        let made = self
+            .door
+            .create(&By(req), parent, name, &new, open_how(args))?;
+        Ok(self.made_open(made, args))
     }
 
     fn tmpfile(
@@ -248,15 +175,9 @@ impl Filesystem for Adapter {
         mode: u32,
         args: OpenArgs,
     ) -> Result<(Entry, Opened)> {
-        self.can_make(parent, b"")?;
-        self.admission.call(req)?;
-        let writes = writes(args.flags);
-        let (zfs, dir) = self.head(req, parent)?;
-        let z = zfs.tmpfile(&dir, &New::file(mode, req.umask), &cred(req))?;
-        Ok((
-            self.entry_open(&zfs, &z, writes),
-            self.opened(&zfs, writes, args.flags),
-        ))
+        let new = New::file(mode, req.umask);
+        let made = self.door.tmpfile(&By(req), parent, &new, open_how(args))?;
+        Ok(self.made_open(made, args))
     }
 
     fn read(
@@ -268,7 +189,12 @@ impl Filesystem for Adapter {
         size: u32,
         out: &mut ReadBuf,
     ) -> Result<()> {
-        self.read_node(req, node, offset, size, out)
+        let mut put = |b: &Block, r: Range<usize>| match r.len() < SMALL_PIECE {
+            true => out.put(&b[r]),
+            false => out.push(b.clone(), r),
+        };
+        let (at, cached) = ((offset, size as usize), req.fills_page_cache);
+        Ok(self.door.read(&By(req), node, at, cached, &mut put)?)
     }
 
     fn write(
@@ -280,10 +206,13 @@ impl Filesystem for Adapter {
         data: Data<'_>,
         args: WriteArgs,
     ) -> Result<u32> {
-        match is_ours(node) {
-            true => Err(Errno::EROFS),
-            false => self.write_object(req, node, offset, data, args),
-        }
+        let how = WriteHow {
+            cached: args.cached,
+            sync: !args.cached && args.open_flags & O_DSYNC != 0,
+            direct: !args.cached && args.open_flags & O_DIRECT != 0,
+            kill_suidgid: args.kill_suidgid,
+        };
+        Ok(self.door.write(&By(req), node, offset, data, how)? as u32)
     }
 
     fn flush(&self, _: &Request, node: u64, _: u64) -> Result<()> {
@@ -295,20 +224,11 @@ impl Filesystem for Adapter {
     }
 
     fn release(&self, _: &Request, node: u64, fh: u64, _: i32) {
-        if is_ours(node) {
-            return;
-        }
-        if fh == WRITER {
-            self.writers.released(node);
-        }
-        self.nodes.closed(node);
+        self.door.release(node, fh);
     }
 
     fn fsync(&self, req: &Request, node: u64, _: u64, _: bool) -> Result<()> {
-        match is_ours(node) {
-            true => Ok(()),
-            false => self.change(req, node, |zfs, z| zfs.fsync(Some(&**z))),
-        }
+        Ok(self.door.fsync(&By(req), node)?)
     }
 
     fn opendir(&self, req: &Request, node: u64, flags: i32) -> Result<Opened> {
@@ -326,16 +246,9 @@ impl Filesystem for Adapter {
         offset: u64,
         out: &mut DirBuf,
     ) -> Result<()> {
-        let n = self.resolve(req, node)?;
-        if let (Node::Object(zfs, z), 0) = (&n, offset) {
-            zfs.list_ahead(z, false);
-        }
-        self.listing_begins(&n, node, fh);
-        self.list(&n, node, fh, offset, |ino, e| {
-            !out.add(ino, e.next, u32::from(e.dtype), e.name)
-        })?;
-        self.listing_ends(&n, node, req.noatime);
-        Ok(())
+        let put = |ino: u64, e: &DirEntry<'_>| !out.add(ino, e.next, u32::from(e.dtype), e.name);
+        let at = (fh, offset);
+        Ok(self.door.read_dir(&By(req), node, at, req.noatime, put)?)
     }
 
     fn readdirplus(
@@ -346,21 +259,15 @@ impl Filesystem for Adapter {
         offset: u64,
         out: &mut DirPlusBuf,
     ) -> Result<()> {
-        let n = self.resolve(req, node)?;
-        if let (Node::Object(zfs, z), 0) = (&n, offset) {
-            zfs.list_ahead(z, true);
-        }
-        self.listing_begins(&n, node, fh);
-        self.list_plus(&n, node, fh, offset, out)?;
-        self.listing_ends(&n, node, req.noatime);
-        Ok(())
+        let out = &mut Plus(self, out);
+        let at = (fh, offset);
+        Ok(self
+            .door
+            .read_dir_plus(&By(req), node, at, req.noatime, out)?)
     }
 
     fn releasedir(&self, _: &Request, node: u64, fh: u64) {
-        if is_ours(node) {
-            let gone = self.lists.acquire().remove(&fh);
-            drop(gone);
-        }
+        self.door.release_dir(node, fh);
     }
 
     fn fsyncdir(&self, req: &Request, node: u64, fh: u64, datasync: bool) -> Result<()> {
@@ -368,13 +275,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, req: &Request, node: u64) -> Result<Statfs> {
-        // Below a directory with a project they are the project's figures.
-        let mut n = self.resolve(req, node)?;
-        if let Node::Dir(_) | Node::Volume(..) = n {
-            n = self.resolve(req, fuse::ROOT)?;
-        }
-        let (zfs, z) = n.object(Errno::EIO)?;
-        Ok(statfs_out(&zfs.statfs(Some(z))?))
+        Ok(statfs_out(&self.door.statfs(&By(req), node)?))
     }
 
     fn setxattr(
@@ -386,45 +287,26 @@ impl Filesystem for Adapter {
         flags: u32,
         kill_sgid: bool,
     ) -> Result<()> {
-        self.change(req, node, |zfs, z| {
-            zfs.setxattr(z, name, value, flags, kill_sgid, &cred(req))
-        })?;
-        self.attributes_changed(node);
-        Ok(())
+        let set = (name, value);
+        Ok(self.door.setxattr(&By(req), node, set, flags, kill_sgid)?)
     }
 
     fn getxattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<Vec<u8>> {
-        let n = self.resolve(req, node)?;
-        let (zfs, z) = n.object(Errno::ENODATA)?;
-        if name == CAPABILITIES && self.power.hides_programs() {
-            return Err(Errno::ENODATA);
-        }
-        Ok(zfs.getxattr(z, name, &cred(req))?)
+        Ok(self.door.getxattr(&By(req), node, name)?)
     }
 
     fn listxattr(&self, req: &Request, node: u64, out: &mut XattrNames) -> Result<()> {
-        let n = self.resolve(req, node)?;
-        if let Ok((zfs, z)) = n.object(Errno::ENODATA) {
-            for name in zfs.listxattr(z, &cred(req))? {
-                out.add(&name);
-            }
-        }
+        let names = self.door.listxattr(&By(req), node)?;
+        names.iter().for_each(|name| out.add(name));
         Ok(())
     }
 
     fn removexattr(&self, req: &Request, node: u64, name: &[u8]) -> Result<()> {
-        self.change(req, node, |zfs, z| zfs.removexattr(z, name, &cred(req)))?;
-        self.attributes_changed(node);
-        Ok(())
+        Ok(self.door.removexattr(&By(req), node, name)?)
     }
 
     fn access(&self, req: &Request, node: u64, mask: u32) -> Result<()> {
-        let n = self.resolve(req, node)?;
-        match n.object(Errno::EIO) {
-            Ok((zfs, z)) => Ok(zfs.access(z, mask, &cred(req))?),
-            Err(_) if mask & W_OK != 0 => Err(Errno::EROFS),
-            Err(_) => Ok(()),
-        }
+        Ok(self.door.access(&By(req), node, mask)?)
     }
 
     fn ioctl(
@@ -449,10 +331,9 @@ impl Filesystem for Adapter {
         length: u64,
         mode: u32,
     ) -> Result<()> {
-        self.change(req, node, |zfs, z| {
-            self.spend_power(req, zfs, z)?;
-            zfs.fallocate(z, offset, length, mode)
-        })
+        Ok(self
+            .door
+            .fallocate(&By(req), node, (offset, length), mode)?)
     }
 
     fn lseek(&self, req: &Request, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64> {
@@ -471,22 +352,59 @@ impl Filesystem for Adapter {
         length: u64,
         flags: u64,
     ) -> Result<u64> {
-        if is_ours(node_in) || is_ours(node_out) {
-            // The kernel reads and writes then.
-            return Err(EXDEV);
-        }
-        self.admission.call(req)?;
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
-        let (zfs, from) = self.head(req, node_in)?;
-        let to = self.nodes.get(&zfs, node_out)?;
-        self.spend_power(req, &zfs, &to)?;
-        Ok(zfs.copy_range(&from, offset_in, &to, offset_out, length)?)
+        let (from, to) = ((node_in, offset_in), (node_out, offset_out));
+        Ok(self.door.copy_range(&By(req), from, to, length)?)
     }
 
     fn syncfs(&self, req: &Request, _: u64) -> Result<()> {
-        self.admission.call(req)?;
-        Ok(self.gate.enter(req)?.fsync(None)?)
+        Ok(self.door.sync_all(&By(req))?)
+    }
+}
+
+impl Adapter {
+    fn make(&self, req: &Request, parent: u64, name: &[u8], new: &New<'_>) -> Result<Entry> {
+        let made = self.door.make(&By(req), parent, name, new)?;
+        Ok(convert::entry(&self.caching, &made))
+    }
+
+    fn made_open(
+        &self,
+        (entry, opened): (vfs::Entry, vfs::Opened),
+        args: OpenArgs,
+    ) -> (Entry, Opened) {
+        (
+            convert::entry(&self.caching, &entry),
+            self.caching.opened(&opened, args.flags),
+        )
+    }
+
+    /// Opens a file of the head, of a snapshot, or a volume.
+    pub(crate) fn open_node(&self, req: &Request, node: u64, args: OpenArgs) -> Result<Opened> {
+        let opened = self.door.open(&By(req), node, open_how(args))?;
+        // What is side by side is written, and nothing is in a snapshot.
+        let flags = if is_ours(node) { 0 } else { args.flags };
+        Ok(self.caching.opened(&opened, flags))
+    }
+
+    /// Opens a directory.
+    pub(crate) fn open_dir(&self, req: &Request, node: u64, flags: i32) -> Result<Opened> {
+        let keeps_atime = flags & O_NOATIME != 0;
+        let opened = self.door.open_dir(&By(req), node, keeps_atime)?;
+        Ok(self.caching.opened_dir(&opened))
+    }
+
+    /// Where data or a hole begins at or after `offset`.
+    pub(crate) fn seek(&self, req: &Request, node: u64, offset: u64, whence: u32) -> Result<u64> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let data = match whence {
+            SEEK_DATA => true,
+            SEEK_HOLE => false,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(self.door.seek(&By(req), node, offset, data)?)
     }
 }

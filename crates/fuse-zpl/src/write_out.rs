@@ -11,13 +11,13 @@
 //! 3. With [`Ending`], no write is acknowledged and then dropped: before the data are taken, further
 //!    writes are refused with EIO. Stores into shared mappings are not announced and cannot be.
 
-use crate::writers::Writers;
 use base::sync::MutexExt;
 use fuse::{Notifier, Pages};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use vfs::Writers;
 
 /// How long nothing may arrive before the rest is given up: a write of one request is answered by
 /// memory, or waits for one txg.

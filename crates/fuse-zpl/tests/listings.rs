@@ -169,7 +169,7 @@ fn access_times_follow_the_properties_of_this_moment() {
             p.atime = atime;
             p.relatime = relatime;
         });
-        m.adapter.properties_changed();
+        m.served.properties_changed();
     };
     assert!(list_changes_atime(&d));
     assert!(!list_changes_atime(&d));
@@ -257,9 +257,9 @@ fn what_was_rolled_back_is_listed_as_it_is() {
     fs::write(m.path("d/b"), "x").unwrap();
     assert_eq!(names(&m.path("d")), ["a", "b"]);
     assert_eq!(names(&m.path("d")), ["a", "b"]);
-    let held = m.adapter.suspend().unwrap();
+    let held = m.served.suspend().unwrap();
     let zfs = m.roll_back();
-    held.resume(zfs.clone(), &m.mount).unwrap();
+    held.resume(zfs.clone()).unwrap();
     zfs.start().unwrap();
     assert_eq!(names(&m.path("d")), ["a"]);
     fs::write(m.path("d/c"), "x").unwrap();

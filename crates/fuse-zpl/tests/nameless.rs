@@ -19,7 +19,7 @@ fn an_open_file_without_a_name_keeps_no_znode_beyond_the_limit_of_all() {
     if !can_mount() {
         return;
     }
-    fuse_zpl::set_limit(LIMIT);
+    vfs::set_limit(LIMIT);
     let m = Mounted::new("nameless");
     let zfs = || m.zfs.upgrade().unwrap();
     let mut files = Vec::new();

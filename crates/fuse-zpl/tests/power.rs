@@ -19,7 +19,7 @@ fn set_id_bits_and_device_numbers_are_kept_from_the_kernel() {
         return;
     }
     let m = Mounted::new("power");
-    m.adapter.grant(true, true);
+    m.served.grant(true, true);
     for name in ["kept", "written", "cut", "copied", "grown"] {
         fs::write(m.path(name), "a program").unwrap();
         fs::set_permissions(m.path(name), Permissions::from_mode(0o6755)).unwrap();
@@ -42,7 +42,7 @@ fn set_id_bits_and_device_numbers_are_kept_from_the_kernel() {
     let number = |at: &Path| fs::symlink_metadata(at).unwrap().rdev();
     assert_eq!(number(&node), device);
 
-    m.adapter.withhold(true, true);
+    m.served.withhold(true, true);
     assert_eq!(bits(&m.path("kept")), 0o755);
     assert_eq!(bits(&dir), 0o2755);
     // The kernel keeps the number of a node that it knows: it was one that had power.
@@ -72,7 +72,7 @@ fn set_id_bits_and_device_numbers_are_kept_from_the_kernel() {
     fs::copy(m.path("kept"), m.path("copied")).unwrap();
     rustix::fs::fallocate(open("grown"), rustix::fs::FallocateFlags::empty(), 0, 100).unwrap();
 
-    m.adapter.withhold(false, false);
+    m.served.withhold(false, false);
     for name in ["written", "cut", "copied", "grown"] {
         assert_eq!(bits(&m.path(name)), 0o755, "{name}");
     }
@@ -86,7 +86,7 @@ fn what_was_mounted_without_power_is_shown_as_it_is() {
         return;
     }
     let m = Mounted::new("powerless");
-    m.adapter.withhold(true, true);
+    m.served.withhold(true, true);
     fs::write(m.path("f"), "a program").unwrap();
     fs::set_permissions(m.path("f"), Permissions::from_mode(0o4755)).unwrap();
     assert_eq!(bits(&m.path("f")), 0o4755);

@@ -51,8 +51,8 @@ fn requests_wait_while_suspended_and_go_on_as_if_nothing_had_been() {
     }
     let m = Mounted::new("wait");
     fs::write(m.path("f"), "before").unwrap();
-    let suspended = m.adapter.suspend().unwrap();
-    assert!(m.adapter.suspend().is_err(), "twice");
+    let suspended = m.served.suspend().unwrap();
+    assert!(m.served.suspend().is_err(), "twice");
     let (tell, told) = mpsc::channel();
     let waiting: Vec<_> = (0..3)
         .map(|n| {
@@ -83,7 +83,7 @@ fn requests_wait_while_suspended_and_go_on_as_if_nothing_had_been() {
     assert_eq!(fs::read_to_string(m.path("f")).unwrap(), "before");
     assert!(m.path("new").is_dir());
     // And again.
-    drop(m.adapter.suspend().unwrap());
+    drop(m.served.suspend().unwrap());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_process_that_waits_for_a_suspended_file_system_can_be_killed() {
         return;
     }
     let m = Mounted::new("kill");
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let mut child = std::process::Command::new("mkdir")
         .arg(m.path("d"))
         .spawn()
@@ -113,7 +113,7 @@ fn an_unmount_by_force_ends_requests_that_wait() {
         return;
     }
     let m = Mounted::new("force");
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let d = m.path("d");
     let waiting = std::thread::spawn(move || fs::create_dir(d));
     std::thread::sleep(Duration::from_millis(200));
@@ -215,9 +215,9 @@ fn a_rollback_under_a_mount_shows_the_snapshot_to_names_handles_and_mappings() {
     m.written.take().unwrap();
     // Half written: in the kernel's cache only.
     grown.write_at(b"HALF", 2).unwrap();
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone(), &m.mount).unwrap();
+    suspended.resume(new.clone()).unwrap();
     new.start().unwrap();
 
     let check = || assert_names_show_the_snapshot(&m);
@@ -282,9 +282,9 @@ fn a_file_goes_on_over_several_rollbacks() {
         let mut text = writable(m.path("text"));
         text.write_at(b"newer!!!", 0).unwrap();
         m.written.take().unwrap();
-        let suspended = m.adapter.suspend().unwrap();
+        let suspended = m.served.suspend().unwrap();
         let new = m.roll_back();
-        suspended.resume(new.clone(), &m.mount).unwrap();
+        suspended.resume(new.clone()).unwrap();
         new.start().unwrap();
         let by_name = fs::read_to_string(m.path("text")).unwrap();
         assert_eq!(by_name, "old old");
@@ -318,9 +318,9 @@ fn a_removed_directory_that_comes_back_is_usable_though_somebody_is_in_it() {
     fs::remove_dir_all(m.path("d")).unwrap();
     fs::write(m.path("kept/late"), "goes").unwrap();
     m.written.take().unwrap();
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone(), &m.mount).unwrap();
+    suspended.resume(new.clone()).unwrap();
     new.start().unwrap();
     let usable = (|| {
         fs::write(m.path("d/new"), "new")?;
@@ -361,7 +361,7 @@ fn the_same_state_resumed_keeps_every_handle_and_what_is_half_written() {
         drop(f);
         g
     };
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     drop(suspended);
     f.write_at(b"cd", 6).unwrap();
     f.sync_all().unwrap();
@@ -383,9 +383,9 @@ fn a_file_without_a_name_in_the_state_resumed_stays_until_it_is_closed() {
     m.snapshot("s");
     fs::write(m.path("other"), "x").unwrap();
     m.written.take().unwrap();
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone(), &m.mount).unwrap();
+    suspended.resume(new.clone()).unwrap();
     new.start().unwrap();
     assert!(!m.path("other").exists());
     assert_eq!(whole(&mut f).unwrap(), "without a name");
@@ -445,9 +445,9 @@ fn a_mapping_of_an_unchanged_file_goes_on_in_the_state_resumed() {
     m.snapshot("s");
     fs::write(m.path("g"), [b'd'; 4096]).unwrap();
     m.written.take().unwrap();
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone(), &m.mount).unwrap();
+    suspended.resume(new.clone()).unwrap();
     new.start().unwrap();
     assert_eq!(map.byte(7), b'a');
     map.set(7, b'b');
@@ -458,9 +458,9 @@ fn a_mapping_of_an_unchanged_file_goes_on_in_the_state_resumed() {
     assert_eq!((got[6], got[7], got[8]), (b'a', b'b', b'a'));
     // A store the kernel has not sent when the state is replaced goes with it.
     map.set(8, b'x');
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let again = m.roll_back();
-    suspended.resume(again.clone(), &m.mount).unwrap();
+    suspended.resume(again.clone()).unwrap();
     again.start().unwrap();
     assert_eq!(fs::read(m.path("f")).unwrap(), [b'a'; 4096]);
     assert_eq!(fs::read(m.path("g")).unwrap(), [b'c'; 4096]);
@@ -492,9 +492,9 @@ fn a_mapping_of_a_changed_file_shows_the_state_resumed() {
     same.set(9, b'x');
     m.written.take().unwrap();
     longer.1.set(9, b'y');
-    let suspended = m.adapter.suspend().unwrap();
+    let suspended = m.served.suspend().unwrap();
     let new = m.roll_back();
-    suspended.resume(new.clone(), &m.mount).unwrap();
+    suspended.resume(new.clone()).unwrap();
     new.start().unwrap();
     for map in [&same, &longer.1, &shorter.1] {
         assert_eq!((map.byte(7), map.byte(9)), (b'a', b'a'));

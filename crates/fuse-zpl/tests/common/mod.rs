@@ -2,13 +2,14 @@
 #![allow(dead_code)]
 
 use fuse::{Config, Handle, Mount, MountOptions, Requests, Session, Unmount};
-use fuse_zpl::{Adapter, Caching, Content, Figures, Key, Snapdir, Snapshots, Written};
+use fuse_zpl::{Adapter, Caching, Written};
 use pool::{CreateSpec, OpenOptions, Pool, Tunables};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use testkit::TempDir;
 use vdev::{DevSpec, GroupKind, TopSpec};
+use vfs::{Content, Figures, Key, Served, Snapdir, Snapshots};
 use zpl::{create_fs, FsOptions, NoLog, Props, Space, SpaceInfo, Time, Zfs};
 
 /// Whether tests that mount can run here; says so if not.
@@ -84,6 +85,10 @@ impl Snapshots for Snaps {
         Err(base::Kind::NotFound.into())
     }
 
+    fn owner(&self) -> (u32, u32) {
+        (0, 0)
+    }
+
     fn figures(&self, _: u64) -> Option<Figures> {
         None
     }
@@ -145,6 +150,7 @@ pub fn open(pool: &Arc<Pool>, name: &str) -> Arc<Zfs> {
 pub struct Mounted {
     pub pool: Arc<Pool>,
     pub adapter: Arc<Adapter>,
+    pub served: Arc<Served>,
     pub at: TempDir,
     pub mount: Mount,
     pub written: Written,
@@ -185,7 +191,8 @@ impl Mounted {
         let zfs = open(&pool, "tank");
         let weak = Arc::downgrade(&zfs);
         let snaps = Box::new(Snaps(pool.clone()));
-        let adapter = Adapter::new(zfs, &pool, snaps, Caching::default()).unwrap();
+        let served = Served::new(zfs, &pool, snaps);
+        let adapter = Adapter::new(&served, Caching::default()).unwrap();
         let at = TempDir::new("mnt").unwrap();
         let mut options = MountOptions::new("tank");
         options.allow_other = true;
@@ -198,14 +205,15 @@ impl Mounted {
         };
         let session = Session::new(adapter.clone(), fd, config);
         let (handle, notifier) = (session.handle(), session.notifier());
-        adapter.set_notifier(notifier.clone());
-        let written = Written::new(mount.clone(), notifier, adapter.writers());
+        adapter.set_kernel(notifier.clone(), mount.clone());
+        let written = Written::new(mount.clone(), notifier, adapter.door().writers());
         let serving = std::thread::spawn(move || {
             let _ = session.run();
         });
         Mounted {
             pool,
             adapter,
+            served,
             at,
             mount,
             written,

@@ -1,26 +1,25 @@
-//! `.zfs`, the control directory in the root of every mounted file system (data format §25): the
+//! `.zfs`, the control directory in the root of every file system in service (data format §25): the
 //! snapshots, and the volumes that lie beside the file systems below it.
 //!
-//! Snapshots are not mounts of their own here, but part of the session of their file system: an
+//! Snapshots are not mounts of their own here, but part of the service of their file system: an
 //! ordinary user could not mount them inside his own mount, and it spares the kernel thousands of
 //! mounts. A snapshot is opened when somebody looks into it and given back when nobody has for a
-//! while. Node ids say everything needed to open it again, so nothing is kept for what the kernel
-//! merely remembers.
+//! while. Node ids say everything needed to open it again, so nothing is kept for what clients
+//! merely remember.
 //!
 //! `st_dev` is the same for all snapshots, and that of the file system as long as `.zfs` is not mounted itself
-//! (`control_mount.rs`). So `st_ino` is not the object number: the snapshot is mixed in, so that programs never
+//! (a door may do that). So `st_ino` is not the object number: the snapshot is mixed in, so that programs never
 //! take a file for its snapshot, nor the root of a snapshot for a loop in the tree.
 
-use crate::convert::attr_out;
 use crate::snapshots::{Content, Key, Snapdir, Snapshots, Volume};
+use base::mutation::{mutated, Mutation};
 use base::sync::{MutexExt, RwLockExt};
 use base::{Kind, Result};
 use env::Clock;
-use fuse::{Attr, Time};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
-use zpl::{Zfs, Znode};
+use zpl::{Attr, Time, Zfs, Znode};
 
 /// Ids of nodes of the control directory and below have both of these bits; others do not.
 const OURS: u64 = 3 << 62;
@@ -28,7 +27,7 @@ const OURS: u64 = 3 << 62;
 const OBJECT_BITS: u32 = 40;
 const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
 const MOST_TREES: usize = 1 << 22;
-/// Snapshots and volumes of one mount that are open at a time.
+/// Snapshots and volumes of one file system that are open at a time.
 const MOST_OPEN: usize = 64;
 /// Znodes kept of one snapshot.
 const MOST_ZNODES: usize = 1024;
@@ -100,7 +99,7 @@ struct Numbers {
     known: HashMap<Key, u64>,
 }
 
-/// The control directory of one mount.
+/// The control directory of one file system in service.
 pub struct Ctldir {
     from: Box<dyn Snapshots>,
     clock: Arc<dyn Clock>,
@@ -215,7 +214,7 @@ impl Tree {
     /// Attributes of an object.
     pub fn attr(&self, z: &Znode) -> Attr {
         let mut a = match self.zfs() {
-            Some(zfs) => attr_out(&zfs.getattr(z)),
+            Some(zfs) => zfs.getattr(z),
             None => Attr::default(),
         };
         a.ino = self.ino(z.object);
@@ -229,7 +228,7 @@ impl Tree {
 }
 
 impl Ctldir {
-    /// For a mount of `head`; its snapshots and volumes come `from` there.
+    /// For the service of `head`; its snapshots and volumes come `from` there.
     pub fn new(from: Box<dyn Snapshots>, clock: Arc<dyn Clock>, head: &Zfs) -> Ctldir {
         let (sec, nsec) = clock.now();
         Ctldir {
@@ -375,6 +374,9 @@ impl Ctldir {
     /// A snapshot or volume is about to be destroyed, rolled back or to lose its key: nobody reads
     /// it from here any more.
     pub fn close(&self, object: u64) {
+        if mutated(Mutation::ControlKeepsOpen) {
+            return;
+        }
         self.close_where(|t| t.key.object == object);
     }
 
@@ -481,13 +483,7 @@ impl Ctldir {
         let (time, subdirs) = match dir {
             Dir::Root => (self.mounted_at, 2),
             // 0 while there were never any, as in OpenZFS.
-            Dir::Snapshots => (
-                self.from.changed().map_or(Time::default(), |t| Time {
-                    sec: t.sec,
-                    nsec: t.nsec,
-                }),
-                self.from.count(),
-            ),
+            Dir::Snapshots => (self.from.changed().unwrap_or_default(), self.from.count()),
             _ => (self.mounted_at, 0),
         };
         Attr {
@@ -496,9 +492,9 @@ impl Ctldir {
             atime: self.mounted_at,
             mtime: time,
             ctime: time,
-            btime: Some(self.mounted_at),
+            btime: self.mounted_at,
             mode: 0o040_777,
-            nlink: (2 + subdirs).min(u64::from(u32::MAX)) as u32,
+            nlink: 2 + subdirs,
             blksize: 512,
             ..Attr::default()
         }
@@ -507,6 +503,7 @@ impl Ctldir {
     /// Attributes of a volume's file: for its owner, the daemon's user, only.
     pub fn volume_attr(&self, tree: &Tree, v: &Volume) -> Attr {
         let figures = self.from.figures(tree.key.object).unwrap_or_default();
+        let (uid, gid) = self.from.owner();
         let time = Time {
             sec: figures.created,
             nsec: 0,
@@ -518,13 +515,13 @@ impl Ctldir {
             atime: time,
             mtime: time,
             ctime: time,
-            btime: Some(time),
+            btime: time,
             mode: 0o100_400,
             nlink: 1,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            rdev: 0,
-            blksize: v.bytes.block_size().next_power_of_two().clamp(512, 1 << 20) as u32,
+            uid,
+            gid,
+            blksize: u32::try_from(v.bytes.block_size()).unwrap_or(u32::MAX),
+            ..Attr::default()
         }
     }
 

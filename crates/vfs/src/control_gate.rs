@@ -1,13 +1,13 @@
 //! Whether requests that come through a mount of the control directory itself may look into snapshots: until the file system has ended.
 
 use base::sync::{ReadGuard, RwLockExt};
-use fuse::Errno;
 use std::sync::RwLock;
 
-/// The mount has ended.
-pub(crate) const ENOTCONN: Errno = Errno(107);
+/// Service of the file system has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended;
 
-/// Whether the snapshots of a mount may be looked into.
+/// Whether the snapshots of a file system may be looked into.
 #[derive(Default)]
 pub(crate) struct ControlGate(RwLock<bool>);
 
@@ -20,10 +20,10 @@ impl ControlGate {
     /// Lets a request in, as long as the result lives.
     ///
     /// Errors: the file system has ended.
-    pub fn enter(&self) -> Result<ReadGuard<'_, bool>, Errno> {
+    pub fn enter(&self) -> Result<ReadGuard<'_, bool>, Ended> {
         let ended = self.0.acquire_read();
         match *ended {
-            true => Err(ENOTCONN),
+            true => Err(Ended),
             false => Ok(ended),
         }
     }

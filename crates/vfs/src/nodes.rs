@@ -1,10 +1,11 @@
-//! The nodes the kernel knows.
+//! The nodes that the clients of a door know.
 //!
-//! The kernel may know millions, so one costs a few words here and no more: its id says which
+//! They may know millions, so one costs a few words here and no more: its id says which
 //! object of which generation it is. Znodes are kept for those in use lately, up to a limit that
-//! all mounts share; for the others they are loaded again when a request comes. An object without
-//! links, whose last user the kernel is, stays by its number.
+//! all doors share; for the others they are loaded again when a request comes. An object without
+//! links, whose last users the clients are, stays by its number.
 
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::Kind;
 use std::collections::hash_map::RandomState;
@@ -14,20 +15,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use zpl::{Zfs, Znode};
 
+/// Node id of the root of the head, at every door.
+pub const ROOT: u64 = 1;
 const SHARDS: usize = 16;
-/// Znodes every shard may keep whatever the other mounts do.
+/// Znodes every shard may keep whatever the other doors do.
 const LEAST: usize = 4;
 /// Object numbers have 48 bits; above them are bits of the generation.
 const OBJECT_BITS: u32 = 48;
 /// An id from a counter: object and generation did not make a unique one.
 const COUNTED: u64 = 1 << 63;
 
-/// How many znodes are kept for the kernel's nodes, and how many may be. Memory is one for the
+/// How many znodes are kept for the nodes of clients, and how many may be. Memory is one for the
 /// whole process, and so are these.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(16 << 10);
 
-/// Sets how many znodes all mounts together keep.
+/// Sets how many znodes all doors together keep.
 pub fn set_limit(most: usize) {
     MOST.store(most, Ordering::Relaxed);
 }
@@ -35,18 +38,18 @@ pub fn set_limit(most: usize) {
 #[derive(Clone, Copy)]
 struct Known {
     generation: u32,
-    /// Saturates; a node that was looked up so often stays until the end of the mount.
+    /// Saturates; a node that was looked up so often stays until the door is closed.
     lookups: u32,
-    /// Open descriptions; saturates as well. Of a directory, which is opened without a message: 1 if the kernel may have a listing
+    /// Open descriptions; saturates as well. Of a directory, which is opened without a message: 1 if clients may have a listing
     /// of it.
     opens: u32,
     what: What,
-    /// Without links when it was last seen: the object stays until the kernel forgets it.
+    /// Without links when it was last seen: the object stays until the clients forget it.
     unlinked: bool,
-    /// Requests for it fail: the kernel keeps of it what is not true any more. Its object has another
+    /// Requests for it fail: clients keep of it what is not true any more. Its object has another
     /// id for whoever looks it up.
     retired: bool,
-    /// The kernel keeps times of it that are not those of its object. It is retired with its last
+    /// Clients keep times of it that are not those of its object. It is retired with its last
     /// open description.
     untrue: bool,
 }
@@ -59,10 +62,10 @@ pub(crate) enum What {
     Other,
 }
 
-/// A node the kernel knows, by the object it means.
+/// A node that clients know, by the object it means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownNode {
-    /// Node id, as the kernel has it.
+    /// Node id, as clients have it.
     pub id: u64,
     /// Object number.
     pub object: u64,
@@ -70,7 +73,7 @@ pub(crate) struct KnownNode {
     pub generation: u32,
     /// Kind of the node.
     pub what: What,
-    /// The kernel saw its last link go.
+    /// Clients saw its last link go.
     pub unlinked: bool,
     /// Somebody has it open.
     pub open: bool,
@@ -121,7 +124,16 @@ fn what(z: &Znode) -> What {
     }
 }
 
-/// The nodes of one mount.
+/// A node that all clients of a door have forgotten.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Forgotten {
+    /// The object, if it had no links when it was last seen, and its generation.
+    pub unlinked: Option<(u64, u32)>,
+    /// Its znode was kept here, and its object has no links.
+    pub doomed: bool,
+}
+
+/// The nodes of one door.
 pub struct Nodes {
     /// Object of the root.
     root: AtomicU64,
@@ -152,21 +164,21 @@ impl Nodes {
     /// The id object and generation make. Never that of the root, because object 1 is no file.
     fn id(&self, object: u64, generation: u32) -> u64 {
         if object == self.root.load(Ordering::Relaxed) {
-            return fuse::ROOT;
+            return ROOT;
         }
         object | u64::from(generation & 0x7fff) << OBJECT_BITS
     }
 
     fn object(&self, id: u64) -> Option<u64> {
         match id {
-            fuse::ROOT => Some(self.root.load(Ordering::Relaxed)),
+            ROOT => Some(self.root.load(Ordering::Relaxed)),
             _ if id & COUNTED == 0 => Some(id & ((1 << OBJECT_BITS) - 1)),
             _ => self.counted.acquire().objects.get(&id).copied(),
         }
     }
 
-    /// An id nobody has. Object numbers come back after their objects are gone, ids do not while the
-    /// kernel may still have them.
+    /// An id nobody has. Object numbers come back after their objects are gone, ids do not while
+    /// clients may still have them.
     fn counted_id(&self, object: u64, generation: u32) -> u64 {
         let mut c = self.counted.acquire();
         if let Some(id) = c.ids.get(&(object, generation)) {
@@ -260,7 +272,7 @@ impl Nodes {
         out
     }
 
-    /// The znode of a node; `Stale` if the kernel's id does not lead anywhere any more.
+    /// The znode of a node; `Stale` if the id does not lead anywhere any more.
     pub fn get(&self, zfs: &Zfs, id: u64) -> base::Result<Arc<Znode>> {
         let generation = {
             let mut s = self.shard(id).acquire();
@@ -275,7 +287,10 @@ impl Nodes {
             }
         };
         let object = self.object(id).ok_or(Kind::Stale)?;
-        let z = zfs.get_generation(object, generation)?;
+        let z = match mutated(Mutation::IdOfAnyGeneration) {
+            true => zfs.get(object)?,
+            false => zfs.get_generation(object, generation)?,
+        };
         let mut s = self.shard(id).acquire();
         let out = match s.known.get(&id) {
             Some(k) if !k.retired => self.keep(&mut s, id, &z),
@@ -286,9 +301,9 @@ impl Nodes {
         Ok(z)
     }
 
-    /// The same for an id that the kernel has from a file handle (name_to_handle_at(2), an NFS
+    /// The same for an id that a client has from a file handle (name_to_handle_at(2), an NFS
     /// server), perhaps of an earlier mount, and may have forgotten since. Which generation was meant
-    /// the kernel checks, as far as the id does not say it.
+    /// the client checks, as far as the id does not say it.
     pub fn revive(&self, zfs: &Zfs, id: u64) -> base::Result<Arc<Znode>> {
         match self.get(zfs, id) {
             Err(e) if e.kind == Kind::Stale && id & COUNTED == 0 => {}
@@ -306,7 +321,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel is to have one more open description of a node. False if it was retired meanwhile: what is written to it would
+    /// Clients are to have one more open description of a node. False if it was retired meanwhile: what is written to it would
     /// go nowhere.
     #[must_use]
     pub(crate) fn opened(&self, id: u64) -> bool {
@@ -320,13 +335,13 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel may have a listing of the directory.
+    /// Whether clients may have a listing of the directory.
     pub(crate) fn is_listed(&self, id: u64) -> bool {
         let s = self.shard(id).acquire();
         s.known.get(&id).is_some_and(Known::is_listed)
     }
 
-    /// The kernel may have a listing of the directory from now on, or has none. Returns what was before.
+    /// Clients may have a listing of the directory from now on, or have none. Returns what was before.
     pub(crate) fn set_listed(&self, id: u64, listed: bool) -> bool {
         match self.shard(id).acquire().known.get_mut(&id) {
             Some(k) if k.what == What::Directory => {
@@ -336,28 +351,17 @@ impl Nodes {
         }
     }
 
-    /// The directories of which the kernel may have a listing, which is to be dropped.
+    /// The directories of which clients may have a listing, which is to be dropped.
     pub(crate) fn take_listed(&self) -> Vec<u64> {
         let mut out = Vec::new();
         for s in &self.shards {
             s.acquire().unlist(|id| out.push(id));
         }
+        out.sort_unstable();
         out
     }
 
-    /// The node by which the kernel may know an object.
-    pub(crate) fn id_of(&self, z: &Znode) -> Option<u64> {
-        let generation = z.gen as u32;
-        let id = self.id(z.object, generation);
-        let fits = |k: &Known| k.generation == generation && !k.retired;
-        if self.shard(id).acquire().known.get(&id).is_some_and(fits) {
-            return Some(id);
-        }
-        let c = self.counted.acquire();
-        c.ids.get(&(z.object, generation)).copied()
-    }
-
-    /// One less. With the last one goes a node of which the kernel keeps untrue times.
+    /// One less. With the last one goes a node of which clients keep untrue times.
     pub(crate) fn closed(&self, id: u64) {
         let mut s = self.shard(id).acquire();
         let Some(k) = s.known.get_mut(&id) else {
@@ -375,14 +379,14 @@ impl Nodes {
         }
     }
 
-    /// The kernel keeps times of the node that are not those of its object.
+    /// Clients keep times of the node that are not those of its object.
     pub(crate) fn distrust(&self, id: u64) {
         if let Some(k) = self.shard(id).acquire().known.get_mut(&id) {
             k.untrue = true;
         }
     }
 
-    /// An object has lost its last link: if the kernel knows it, it stays until forgotten.
+    /// An object has lost its last link: if a client knows it, it stays until forgotten.
     pub fn pin(&self, z: &Arc<Znode>) {
         let generation = z.gen as u32;
         let mut id = self.id(z.object, generation);
@@ -407,28 +411,26 @@ impl Nodes {
         }
     }
 
-    /// The kernel drops lookups of a node. True if its object had no links: it may be freed now.
-    pub fn forget(&self, zfs: &Zfs, id: u64, nlookup: u64) -> bool {
-        if id == fuse::ROOT {
-            return false;
+    /// Clients drop lookups of a node. Some if these were the last.
+    pub(crate) fn forget(&self, id: u64, nlookup: u64) -> Option<Forgotten> {
+        if id == ROOT {
+            return None;
         }
         let mut s = self.shard(id).acquire();
-        let Some(k) = s.known.get_mut(&id) else {
-            return false;
-        };
+        let k = s.known.get_mut(&id)?;
         if k.lookups == u32::MAX {
-            return false;
+            return None;
         }
         k.lookups = k
             .lookups
             .saturating_sub(nlookup.min(u64::from(u32::MAX)) as u32);
         if k.lookups > 0 {
-            return false;
+            return None;
         }
         let (generation, unlinked) = (k.generation, k.unlinked);
         if k.retired && self.has_successor(id, generation) {
-            // While the kernel knows the object by another id, it must not get this one again.
-            return false;
+            // While clients know the object by another id, they must not get this one again.
+            return None;
         }
         let object = unlinked.then(|| self.object(id)).flatten();
         s.known.remove(&id);
@@ -459,8 +461,10 @@ impl Nodes {
         if let Some(object) = current {
             self.bury(self.id(object, generation));
         }
-        let doomed = gone.is_some_and(|k| k.z.is_doomed());
-        object.is_some_and(|o| zfs.let_go(o)) || doomed
+        Some(Forgotten {
+            unlinked: object.map(|o| (o, generation)),
+            doomed: gone.is_some_and(|k| k.z.is_doomed()),
+        })
     }
 
     /// Whether the object of a node has a later id.
@@ -478,7 +482,7 @@ impl Nodes {
         c.ids.get(&(object, generation)) == Some(&id)
     }
 
-    /// Forgets a retired node that the kernel has forgotten, if its object has no later id.
+    /// Forgets a retired node that clients have forgotten, if its object has no later id.
     fn bury(&self, id: u64) {
         let mut s = self.shard(id).acquire();
         let known = s.known.get(&id);
@@ -489,17 +493,31 @@ impl Nodes {
         }
     }
 
-    /// From now on objects of `zfs` that lose their last link stay while the kernel knows them.
-    pub(crate) fn keep_doomed(self: &Arc<Self>, zfs: &Zfs) {
-        let weak = Arc::downgrade(self);
-        zfs.set_keeper(Box::new(move |z| {
-            if let Some(n) = weak.upgrade() {
-                n.pin(z);
-            }
-        }));
+    /// The id by which clients know an object.
+    pub(crate) fn id_of(&self, object: u64, generation: u32) -> Option<u64> {
+        let first = self.id(object, generation);
+        let later = || {
+            let c = self.counted.acquire();
+            c.ids.get(&(object, generation)).copied()
+        };
+        let is_it = |id: u64| {
+            let s = self.shard(id).acquire();
+            let known = s.known.get(&id);
+            known.is_some_and(|k| k.generation == generation && !k.retired)
+        };
+        match is_it(first) {
+            true => Some(first),
+            false => later().filter(|id| is_it(*id)),
+        }
     }
 
-    /// Every node the kernel knows but those that are retired.
+    /// Object and generation of a node that clients know.
+    pub(crate) fn object_of(&self, id: u64) -> Option<(u64, u32)> {
+        let known = self.shard(id).acquire().known.get(&id).copied();
+        Some((self.object(id)?, known?.generation))
+    }
+
+    /// Every node that clients know but those that are retired, by id.
     pub(crate) fn known(&self) -> Vec<KnownNode> {
         let mut out = Vec::new();
         for s in &self.shards {
@@ -521,6 +539,7 @@ impl Nodes {
             }
             None => false,
         });
+        out.sort_unstable_by_key(|n| n.id);
         out
     }
 
@@ -528,7 +547,7 @@ impl Nodes {
     /// objects of the same numbers and generations, also with those that have no links there. `known` are
     /// all of them.
     ///
-    /// `fits` says whether what the kernel keeps of a node is true of its object. Returns the nodes
+    /// `fits` says whether what clients keep of a node is true of its object. Returns the nodes
     /// that lead nowhere from now on: their objects are gone, or they do not fit and are retired.
     pub(crate) fn replace(
         &self,
@@ -549,7 +568,7 @@ impl Nodes {
         }
         let mut nowhere = Vec::new();
         for n in known {
-            if n.id == fuse::ROOT {
+            if n.id == ROOT {
                 if let Some(k) = self.shard(n.id).acquire().known.get_mut(&n.id) {
                     k.generation = root.gen as u32;
                 }
@@ -591,7 +610,7 @@ impl Nodes {
         }
     }
 
-    /// The mount is gone: nothing is known any more.
+    /// The clients are gone: nothing is known any more.
     pub fn clear(&self) {
         for s in &self.shards {
             let gone = std::mem::take(&mut *s.acquire());
@@ -613,7 +632,7 @@ mod tests {
 
     /// Millions of files may be known, so this is a size that counts: two words beside the id.
     #[test]
-    fn a_node_the_kernel_knows_costs_three_words() {
+    fn a_node_that_clients_know_costs_three_words() {
         assert!(size_of::<(u64, Known)>() <= 24);
     }
 }

@@ -4,20 +4,20 @@
 //! pool goes on, with `failmode=continue` they fail at once, and so do all once the pool is stopped for
 //! good. Who waits here can be killed, since nothing has been changed.
 //!
-//! Data that the kernel had accepted into its page cache are no such call. They are taken as long as
+//! Data that a client had accepted into its write-back cache are no such call. They are taken as long as
 //! there is memory for them: the process that wrote them has its answer, and could not be killed while
-//! the kernel waits for them to be taken.
+//! the client waits for them to be taken.
 
-use fuse::{Errno, Request};
+use crate::caller::Caller;
+use base::{Kind, Result};
 use pool::{Admits, Pool};
 use std::sync::Arc;
 use std::time::Duration;
 
-const EINTR: Errno = Errno(4);
 /// How often it is looked whether the caller was killed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Where calls of one mount enter.
+/// Where calls of one file system enter.
 pub struct Admission(Arc<Pool>);
 
 impl Admission {
@@ -28,33 +28,35 @@ impl Admission {
 
     /// Lets a call in that changes something.
     ///
-    /// Errors: EIO if the pool cannot be written, EINTR if the caller was killed meanwhile.
-    pub fn call(&self, req: &Request) -> Result<(), Errno> {
+    /// Errors: `Io` if the pool cannot be written, `Interrupted` if the caller has gone meanwhile.
+    #[inline]
+    pub fn call(&self, by: &dyn Caller) -> Result<()> {
         match self.0.admits() {
             Admits::Now => Ok(()),
-            _ => self.wait(|| fuse::is_killed(req.pid)),
+            _ => self.wait(by, true),
         }
     }
 
-    /// Lets data in that the kernel had accepted.
-    pub fn cached_data(&self) -> Result<(), Errno> {
+    /// Lets data in that a client had accepted.
+    pub fn cached_data(&self, by: &dyn Caller) -> Result<()> {
         match self.0.suspended() {
-            Some(_) if self.0.stopped().is_some() || self.0.dmu().is_full() => self.wait(|| false),
+            Some(_) if self.0.stopped().is_some() || self.0.dmu().is_full() => self.wait(by, false),
             _ => Ok(()),
         }
     }
 
-    fn wait(&self, killed: impl Fn() -> bool) -> Result<(), Errno> {
-        let lent = fuse::about_to_wait_for_requests();
+    #[cold]
+    fn wait(&self, by: &dyn Caller, may_go: bool) -> Result<()> {
+        let waiting = by.about_to_wait();
         loop {
             match self.0.admits() {
                 Admits::Now => return Ok(()),
-                Admits::Never => return Err(Errno::EIO),
-                Admits::Later if lent.is_over() => return Err(Errno::EIO),
+                Admits::Never => return Err(Kind::Io.into()),
+                Admits::Later if waiting.is_over() => return Err(Kind::Io.into()),
                 Admits::Later => {}
             }
-            if killed() {
-                return Err(EINTR);
+            if may_go && by.is_gone() {
+                return Err(Kind::Interrupted.into());
             }
             self.0.wait_for_turn(TICK);
         }

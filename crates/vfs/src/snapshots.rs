@@ -1,7 +1,7 @@
 //! The trait through which the control directory makes, destroys and lists snapshots.
 
-use base::Result;
-use fuse::Errno;
+use api::Peer;
+use base::{Kind, Result};
 use std::sync::Arc;
 use zpl::{Time, Zfs};
 
@@ -12,17 +12,6 @@ pub struct Key {
     pub object: u64,
     /// Guid of the dataset.
     pub guid: u64,
-}
-
-/// Who makes a request, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-    /// Process id; 0 if the process is not in this namespace.
-    pub pid: u32,
 }
 
 /// Property `snapdir`.
@@ -61,7 +50,7 @@ pub struct Figures {
     pub referenced: u64,
 }
 
-/// The snapshots of one mounted file system, and the volumes that lie beside the file systems below
+/// The snapshots of one file system in service, and the volumes that lie beside the file systems below
 /// it. Names are those of the last component.
 pub trait Snapshots: Send + Sync + 'static {
     /// How far the control directory is to be seen: property `snapdir`. A snapshot mounted on its own
@@ -89,6 +78,9 @@ pub trait Snapshots: Send + Sync + 'static {
     /// A volume or a snapshot of one by its name. `Kind::NotFound` if there is none.
     fn find_volume(&self, name: &str) -> Result<Key>;
 
+    /// User and group whom volumes are shown as belonging to.
+    fn owner(&self) -> (u32, u32);
+
     /// Figures of a volume or of a snapshot of one; none if it is gone.
     fn figures(&self, object: u64) -> Option<Figures>;
 
@@ -104,18 +96,18 @@ pub trait Snapshots: Send + Sync + 'static {
     /// `mkdir` in the directory of snapshots: makes one. The caller is in no operation of the file system.
     ///
     /// # Errors
-    /// `EROFS` where there is nobody to do it; `EPERM` if the caller may not; otherwise what refuses it.
-    fn create(&self, _name: &str, _caller: Caller) -> std::result::Result<(), Errno> {
-        Err(Errno::EROFS)
+    /// `ReadOnly` where there is nobody to do it; `NotPermitted` if the caller may not; otherwise what refuses it.
+    fn create(&self, _name: &str, _caller: Peer) -> Result<()> {
+        Err(Kind::ReadOnly.into())
     }
 
     /// `rmdir` there: destroys a snapshot. Errors as for [`Snapshots::create`].
-    fn destroy(&self, _name: &str, _caller: Caller) -> std::result::Result<(), Errno> {
-        Err(Errno::EROFS)
+    fn destroy(&self, _name: &str, _caller: Peer) -> Result<()> {
+        Err(Kind::ReadOnly.into())
     }
 
     /// `rename` there: renames a snapshot. Errors as for [`Snapshots::create`].
-    fn rename(&self, _name: &str, _to: &str, _caller: Caller) -> std::result::Result<(), Errno> {
-        Err(Errno::EROFS)
+    fn rename(&self, _name: &str, _to: &str, _caller: Peer) -> Result<()> {
+        Err(Kind::ReadOnly.into())
     }
 }

@@ -1,8 +1,8 @@
-//! What the kernel is not told of programs and devices while they are to have no power.
+//! What clients are not told of programs and devices while they are to have no power.
 //!
 //! A mount is without power by its options `nosuid` and `nodev`. These are options of one mount: its copies (bind mounts, other
 //! mount namespaces) have their own, and a mount that something else is mounted over cannot be changed. So where a file system loses
-//! power that a mount of it has had, set-id bits, file capabilities and device numbers are kept from the kernel.
+//! power that a mount of it has had, set-id bits, file capabilities and device numbers are kept from the kernel that is the client.
 //!
 //! 1. What no mount has had is shown as it is: copies of a mount have its options, and nobody but root gives them others.
 //! 2. The kernel keeps the number of a device node that it knows. Such a node was there while it had power.
@@ -11,6 +11,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use zpl::attr::mode;
+use zpl::Attr;
 
 /// Programs with set-id bits or capabilities.
 const PROGRAMS: u8 = 1;
@@ -19,7 +20,7 @@ const DEVICES: u8 = 2;
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
 /// The attribute in which a file has capabilities.
-pub(crate) const CAPABILITIES: &[u8] = b"security.capability";
+pub const CAPABILITIES: &[u8] = b"security.capability";
 
 fn bits(programs: bool, devices: bool) -> u8 {
     (u8::from(programs) * PROGRAMS) | (u8::from(devices) * DEVICES)
@@ -57,9 +58,9 @@ impl Power {
         before != self.hides()
     }
 
-    /// Attributes as the kernel is told them.
+    /// Attributes as clients are told them.
     #[inline]
-    pub fn shown(&self, mut a: fuse::Attr) -> fuse::Attr {
+    pub fn shown(&self, mut a: Attr) -> Attr {
         let hidden = self.hides();
         if hidden & PROGRAMS != 0 && mode::is_reg(a.mode) {
             a.mode &= !SET_ID;
@@ -78,10 +79,10 @@ mod tests {
     #[test]
     fn only_power_that_was_granted_is_hidden() {
         let p = Power::default();
-        let a = |mode: u32, rdev: u32| fuse::Attr {
+        let a = |mode: u32, rdev: u64| Attr {
             mode,
             rdev,
-            ..fuse::Attr::default()
+            ..Attr::default()
         };
         let shown = |p: &Power| {
             let program = p.shown(a(0o106755, 0)).mode;

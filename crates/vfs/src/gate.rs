@@ -1,4 +1,4 @@
-//! The gate: requests enter the mounted file system here, and wait here while it is suspended.
+//! The gate: requests enter the file system in service here, and wait here while it is suspended.
 //!
 //! 1. A request holds a [`Running`] while it uses the file system. Whoever suspends waits for all of
 //!    them; requests that come later wait until the file system is resumed, perhaps as another one.
@@ -9,15 +9,16 @@
 //!
 //! When nothing is suspended a request pays for one uncontended read lock.
 
+use crate::caller::Caller;
+use base::mutation::{mutated, Mutation};
 use base::sync::{MutexExt, ReadGuard, RwLockExt};
-use fuse::{Errno, Request};
+use base::{Kind, Result};
 use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Duration;
 use zpl::Zfs;
 
-const EINTR: Errno = Errno(4);
-/// How often a waiting request looks whether its caller was killed.
+/// How often a waiting request looks whether its caller has gone.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 struct State {
@@ -25,11 +26,9 @@ struct State {
     suspended: bool,
 }
 
-/// The file system of one mount, and who may enter it.
+/// The file system, and who may enter it.
 pub(crate) struct Gate {
     state: RwLock<State>,
-    /// Lookups the kernel dropped while the file system was suspended: node, count.
-    forgotten: Mutex<Vec<(u64, u64)>>,
     waiting: Mutex<()>,
     resumed: Condvar,
 }
@@ -51,7 +50,6 @@ impl Gate {
         let suspended = false;
         Gate {
             state: RwLock::new(State { zfs, suspended }),
-            forgotten: Mutex::default(),
             waiting: Mutex::default(),
             resumed: Condvar::new(),
         }
@@ -59,12 +57,12 @@ impl Gate {
 
     /// Lets a request in, as soon as the file system runs.
     ///
-    /// Errors: EINTR if the caller was killed meanwhile, EIO if the session ended.
+    /// Errors: `Interrupted` if the caller has gone meanwhile, `Io` if service has ended.
     #[inline]
-    pub fn enter(&self, req: &Request) -> Result<Running<'_>, Errno> {
+    pub fn enter(&self, by: &dyn Caller) -> Result<Running<'_>> {
         match self.try_enter() {
             Some(r) => Ok(r),
-            None => self.wait(req),
+            None => self.wait(by),
         }
     }
 
@@ -72,24 +70,24 @@ impl Gate {
     #[inline]
     pub fn try_enter(&self) -> Option<Running<'_>> {
         let state = self.state.try_acquire_read()?;
-        (!state.suspended).then_some(Running(state))
+        (!state.suspended || mutated(Mutation::GateLetsIn)).then_some(Running(state))
     }
 
     #[cold]
-    fn wait(&self, req: &Request) -> Result<Running<'_>, Errno> {
-        let lent = fuse::about_to_wait_for_requests();
+    fn wait(&self, by: &dyn Caller) -> Result<Running<'_>> {
+        let waiting = by.about_to_wait();
         loop {
             let turn = self.waiting.acquire();
             if let Some(r) = self.try_enter() {
                 return Ok(r);
             }
-            if lent.is_over() {
-                return Err(Errno::EIO);
+            if waiting.is_over() {
+                return Err(Kind::Io.into());
+            }
+            if by.is_gone() {
+                return Err(Kind::Interrupted.into());
             }
             drop(self.resumed.wait_timeout(turn, TICK));
-            if fuse::is_killed(req.pid) {
-                return Err(EINTR);
-            }
         }
     }
 
@@ -115,15 +113,5 @@ impl Gate {
         self.state.acquire_write().suspended = false;
         let _turn = self.waiting.acquire();
         self.resumed.notify_all();
-    }
-
-    /// Takes note of dropped lookups until the file system runs again.
-    pub fn forget_later(&self, node: u64, nlookup: u64) {
-        self.forgotten.acquire().push((node, nlookup));
-    }
-
-    /// The dropped lookups of which note was taken.
-    pub fn forgotten(&self) -> Vec<(u64, u64)> {
-        std::mem::take(&mut *self.forgotten.acquire())
     }
 }

@@ -1,40 +1,43 @@
-//! The snapshots and volumes that the control directory of a mount shows.
+//! [`OfHead`]: the snapshots and volumes that the `.zfs` of a head shows, and what is done to them there, through `admin`.
 
+use crate::snapshots::{Content, Figures, Key, Snapdir, Snapshots, Volume};
 use admin::datasets::{destroy, objsets, rename, snapshots};
 use admin::registry::objset_type_in;
 use admin::{head, Admin, PoolEntry};
 use api::{DatasetDestroy, Peer, SnapshotCreate};
 use base::{Kind, Result};
 use dsl::Dataset;
-use fuse::Errno;
-use fuse_zpl::{Caller, Content, Figures, Key, Snapdir, Snapshots, Volume};
 use pool::Pool;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use zap::Zap;
 use zpl::Time;
 
-/// Those of one mounted file system.
-pub struct OfMount {
+/// The snapshots of one head, and the volumes beside the file systems below it.
+pub struct OfHead {
     admin: Weak<Admin>,
     entry: Weak<PoolEntry>,
     pool: Arc<Pool>,
     ds: Arc<Dataset>,
+    /// User and group of the process.
+    owner: (u32, u32),
     /// Properties overridden for the mount, and so for its snapshots.
     temporary: Vec<(String, String)>,
     /// The mount goes by force: nobody waits for a command any more.
     forced: Arc<AtomicBool>,
 }
 
-impl OfMount {
+impl OfHead {
+    /// Those of a dataset of a pool. `forced`: the mount goes by force, and whoever waits in it for a command is let go.
     pub fn new(
         admin: &Arc<Admin>,
         entry: &Arc<PoolEntry>,
         ds: &Arc<Dataset>,
         temporary: Vec<(String, String)>,
         forced: Arc<AtomicBool>,
-    ) -> OfMount {
-        OfMount {
+    ) -> OfHead {
+        OfHead {
+            owner: admin.process.user(),
             admin: Arc::downgrade(admin),
             entry: Arc::downgrade(entry),
             pool: entry.pool.clone(),
@@ -47,21 +50,15 @@ impl OfMount {
     /// Who administers the pool, if this caller may have it done: whoever may make requests of the daemon.
     /// What root's daemon is asked for takes the permissions that the commands take; of the caller's groups
     /// only the one he acts with is known here.
-    fn admin_for(&self, caller: Caller) -> std::result::Result<(Arc<Admin>, Peer), Errno> {
-        let own = rustix::process::geteuid().as_raw();
+    fn admin_for(&self, peer: Peer) -> Result<Arc<Admin>> {
+        let own = self.owner.0;
         if self.ds.is_snapshot() {
-            return Err(Errno::EROFS);
+            return Err(Kind::ReadOnly.into());
         }
-        if own != 0 && caller.uid != 0 && caller.uid != own {
-            return Err(Errno::EPERM);
+        if own != 0 && peer.uid != 0 && peer.uid != own {
+            return Err(Kind::NotPermitted.into());
         }
-        let peer = Peer {
-            uid: caller.uid,
-            gid: caller.gid,
-            pid: i32::try_from(caller.pid).unwrap_or(0),
-        };
-        let admin = self.admin.upgrade().ok_or(Errno::EROFS)?;
-        Ok((admin, peer))
+        self.admin.upgrade().ok_or(Kind::ReadOnly.into())
     }
 
     fn full(&self, name: &str) -> String {
@@ -81,6 +78,11 @@ impl OfMount {
     }
 }
 
+/// A system call has no words for what a command says.
+fn kind(e: api::ApiError) -> base::Error {
+    Kind::from_errno(e.code).into()
+}
+
 fn key(ds: &Dataset) -> Key {
     Key {
         object: ds.object(),
@@ -97,7 +99,7 @@ fn open_volume(pool: &Pool, ds: &Dataset) -> Result<Volume> {
     })
 }
 
-impl Snapshots for OfMount {
+impl Snapshots for OfHead {
     fn snapdir(&self) -> Snapdir {
         if self.ds.is_snapshot() {
             return Snapdir::Disabled;
@@ -161,6 +163,10 @@ impl Snapshots for OfMount {
         Ok(key(&*self.pool.dsl().dataset(&full)?))
     }
 
+    fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+
     fn figures(&self, object: u64) -> Option<Figures> {
         let p = self.pool.dsl().dataset_by_object(object).ok()?.phys();
         Some(Figures {
@@ -188,8 +194,9 @@ impl Snapshots for OfMount {
             self.pool.close_dataset(object);
         }
     }
-    fn create(&self, name: &str, caller: Caller) -> std::result::Result<(), Errno> {
-        let (admin, peer) = self.admin_for(caller)?;
+
+    fn create(&self, name: &str, peer: Peer) -> Result<()> {
+        let admin = self.admin_for(peer)?;
         let _ended = admin::cancel::ended_by(self.forced.clone());
         let full = self.full(name);
         let request = SnapshotCreate {
@@ -197,19 +204,19 @@ impl Snapshots for OfMount {
             names: vec![full],
             ..SnapshotCreate::default()
         };
-        let lost = snapshots::create(&admin, peer, &request).map_err(|e| Errno(e.code))?;
+        let lost = snapshots::create(&admin, peer, &request).map_err(kind)?;
         // A system call has no words for it.
-        lost.iter().for_each(|what| crate::log::warn(what));
+        lost.iter().for_each(|what| tracing::warn!("{what}"));
         Ok(())
     }
 
-    fn destroy(&self, name: &str, caller: Caller) -> std::result::Result<(), Errno> {
+    fn destroy(&self, name: &str, peer: Peer) -> Result<()> {
         // Lists and ranges are for the command.
         if name.contains([',', '%']) {
-            return Err(Errno::EINVAL);
+            return Err(Kind::Invalid.into());
         }
         self.find(name)?;
-        let (admin, peer) = self.admin_for(caller)?;
+        let admin = self.admin_for(peer)?;
         let _ended = admin::cancel::ended_by(self.forced.clone());
         let full = self.full(name);
         let request = DatasetDestroy {
@@ -218,19 +225,19 @@ impl Snapshots for OfMount {
             ..DatasetDestroy::default()
         };
         let done = destroy::destroy(&admin, peer, &request);
-        let done = done.map_err(|e| Errno(e.code))?;
+        let done = done.map_err(kind)?;
         match done.failed.first() {
-            Some((_, e)) => Err(Errno(e.code)),
+            Some((_, e)) => Err(kind(e.clone())),
             None => Ok(()),
         }
     }
 
-    fn rename(&self, name: &str, to: &str, caller: Caller) -> std::result::Result<(), Errno> {
-        let (admin, peer) = self.admin_for(caller)?;
+    fn rename(&self, name: &str, to: &str, peer: Peer) -> Result<()> {
+        let admin = self.admin_for(peer)?;
         let _ended = admin::cancel::ended_by(self.forced.clone());
         let (from, to) = (self.full(name), self.full(to));
         let command = format!("zfs rename {from} {to}");
         let done = rename::rename(&admin, peer, &from, &to, rename::How::default(), command);
-        done.map(drop).map_err(|e| Errno(e.code))
+        done.map(drop).map_err(kind)
     }
 }

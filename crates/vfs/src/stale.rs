@@ -1,21 +1,22 @@
-//! Stale nodes: those whose cached pages in the kernel may be of a file system that was replaced
-//! ([`crate::swap`]).
+//! Stale nodes: those whose cached pages at a client may be of a file system that was replaced
+//! (`suspension.rs`).
 
+use crate::caller::Caller;
 use crate::gate::TICK;
 use base::sync::MutexExt;
-use fuse::{Errno, Request};
+use base::{Kind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
-/// Nodes of which the kernel may have pages of the state before.
+/// Nodes of which a client may have pages of the state before.
 #[derive(Default)]
 pub(crate) struct Stale {
     count: AtomicUsize,
     /// Whether something written to them was thrown away.
     nodes: Mutex<HashMap<u64, bool>>,
     cleaned: Condvar,
-    /// The thread of this process that tells the kernel sizes and times, as requests name it; 0: none.
+    /// Who tells clients sizes and times, as requests name it; 0: none.
     teller: AtomicU32,
 }
 
@@ -26,7 +27,7 @@ impl Stale {
         self.count.load(Ordering::Acquire) != 0 && self.nodes.acquire().contains_key(&node)
     }
 
-    /// Whether what the kernel sends of the node's pages and times is thrown away.
+    /// Whether what a client sends of the node's pages and times is thrown away.
     #[inline]
     pub fn drops(&self, node: u64) -> bool {
         self.count.load(Ordering::Acquire) != 0
@@ -39,37 +40,37 @@ impl Stale {
             }
     }
 
-    /// The thread whose system calls tell the kernel the sizes and times of stale nodes, or none.
+    /// The thread whose requests tell a client the sizes and times of stale nodes, or none.
     pub fn set_teller(&self, thread: Option<u32>) {
         self.teller.store(thread.unwrap_or(0), Ordering::Release);
     }
 
-    /// Whether the request tells the kernel of the node what is true here: it changes nothing.
+    /// Whether the request tells a client of the node what is true here: it changes nothing.
     #[inline]
-    pub fn is_told(&self, req: &Request, node: u64) -> bool {
+    pub fn is_told(&self, by: &dyn Caller, node: u64) -> bool {
         let teller = self.teller.load(Ordering::Acquire);
-        teller != 0 && teller == req.pid && self.contains(node)
+        teller != 0 && teller == by.process() && self.contains(node)
     }
 
-    /// Waits until the kernel has no such pages of the node any more.
+    /// Waits until the clients have no such pages of the node any more.
     ///
-    /// Errors: EINTR if the caller was killed meanwhile, EIO if the session ended.
-    pub fn wait(&self, req: &Request, node: u64) -> std::result::Result<(), Errno> {
-        if !self.contains(node) || self.is_told(req, node) {
+    /// Errors: `Interrupted` if the caller has gone meanwhile, `Io` if service has ended.
+    pub fn wait(&self, by: &dyn Caller, node: u64) -> Result<()> {
+        if !self.contains(node) || self.is_told(by, node) {
             return Ok(());
         }
-        let lent = fuse::about_to_wait_for_requests();
+        let waiting = by.about_to_wait();
         loop {
             let nodes = self.nodes.acquire();
             if !nodes.contains_key(&node) {
                 return Ok(());
             }
             drop(self.cleaned.wait_timeout(nodes, TICK));
-            if lent.is_over() {
-                return Err(Errno::EIO);
+            if waiting.is_over() {
+                return Err(Kind::Io.into());
             }
-            if fuse::is_killed(req.pid) {
-                return Err(Errno(4));
+            if by.is_gone() {
+                return Err(Kind::Interrupted.into());
             }
         }
     }

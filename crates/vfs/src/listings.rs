@@ -1,5 +1,5 @@
-//! Listings that the kernel keeps of directories which it opens without asking
-//! ([`fuse::Config::zero_message_opendir`]).
+//! Listings that clients keep of directories which they open without asking
+//! ([`Door::lists_unasked`]). Such a client is a kernel.
 //!
 //! Nobody hears of a listing that comes from the kernel's cache. So:
 //!
@@ -14,9 +14,9 @@
 //!
 //! Dropping a listing waits for no request, since nothing of it is ever written back. It is done outside of the gate all the same.
 
-use crate::adapter::{Adapter, Node};
 use crate::control_lists::List;
 use crate::ctldir::Dir;
+use crate::door::{Door, Node};
 use base::sync::MutexExt;
 use base::Result;
 use std::sync::atomic::Ordering;
@@ -24,25 +24,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use zpl::{Cred, Zfs, Znode};
 
-impl Adapter {
-    fn lists_unasked(&self) -> bool {
+impl Door {
+    /// From now on clients open directories without asking: handle 0 is everywhere, and they ask for the attributes of a directory
+    /// before they use a listing they have.
+    pub fn lists_unasked(&self, unasked: bool) {
+        self.lists_unasked.store(unasked, Ordering::Relaxed);
+    }
+
+    fn is_unasked(&self) -> bool {
         self.lists_unasked.load(Ordering::Relaxed)
     }
 
     /// The list of a directory of `.zfs` that is open under a handle (0: under none), its number, and the first line wanted.
     pub(crate) fn control_list(&self, dir: Dir, fh: u64, at: u64) -> Result<(u64, List, usize)> {
-        let new = || Ok(self.shared.share(dir, self.ctl.list(dir)?));
+        let served = &self.served;
+        let new = || Ok(served.shared.share(dir, served.ctl.list(dir)?));
         if fh == 0 {
             return self.control_lists.at(at, new);
         }
-        let list = self.lists.acquire().get(&fh).cloned();
+        let list = served.lists.acquire().get(&fh).cloned();
         let list = list.map_or_else(new, Ok)?;
         Ok((0, list, usize::try_from(at).unwrap_or(usize::MAX)))
     }
 
     /// The kernel is about to get a part of a directory's listing.
     pub(crate) fn listing_begins(&self, n: &Node<'_>, node: u64, fh: u64) {
-        if !self.lists_unasked() {
+        if !self.is_unasked() {
             return;
         }
         match n {
@@ -63,14 +70,14 @@ impl Adapter {
         if !noatime {
             zfs.touch_atime(z);
         }
-        if self.lists_unasked() && zfs.atime_due(z) {
+        if self.is_unasked() && zfs.atime_due(z) {
             self.ask_again(node);
         }
     }
 
     /// How long attributes of a directory may be valid.
     pub(crate) fn listing_ttl(&self, zfs: &Zfs, node: u64, z: &Znode) -> Duration {
-        if !self.lists_unasked() || !z.is_dir() {
+        if !self.is_unasked() || !z.is_dir() {
             return Duration::MAX;
         }
         match zfs.atime_due_after(z) {
@@ -81,9 +88,9 @@ impl Adapter {
         }
     }
 
-    /// Whether the kernel has a listing of the node that is to be dropped ([`Adapter::drop_listing`]), since the kernel asks for its attributes.
+    /// Whether clients have a listing of the node that is to be dropped ([`Door::drop_listing`]), since one asks for its attributes.
     pub(crate) fn take_old_listing(&self, n: &Node<'_>, node: u64) -> bool {
-        if !self.lists_unasked() {
+        if !self.is_unasked() {
             return false;
         }
         match n {
@@ -100,22 +107,21 @@ impl Adapter {
 
     /// Has the kernel drop the listing of a node that the request being served keeps in use.
     pub(crate) fn drop_listing(&self, node: u64) {
-        if let Some(kernel) = self.notifier.get() {
-            let _waiting = fuse::about_to_wait_for_requests();
-            let _ = kernel.inval_inode(node, 0, 0);
+        if let Some(clients) = self.clients() {
+            clients.content(node, None);
         }
     }
 
     /// Names in a directory have changed on behalf of the kernel, which drops its listing by itself.
     pub(crate) fn names_changed(&self, node: u64) {
-        if self.lists_unasked() {
+        if self.is_unasked() {
             self.nodes.set_listed(node, false);
         }
     }
 
     /// Attributes of a node have changed in a request whose answer has none.
     pub(crate) fn attributes_changed(&self, node: u64) {
-        if self.lists_unasked() && self.nodes.is_listed(node) {
+        if self.is_unasked() && self.nodes.is_listed(node) {
             self.ask_again(node);
         }
     }
@@ -123,33 +129,35 @@ impl Adapter {
     /// The same for what has a new name, which changes the attributes of directories, too.
     pub(crate) fn moved(&self, zfs: &Zfs, dir: &Arc<Znode>, name: &[u8]) {
         // Each directory in it is a link to it.
-        if !self.lists_unasked() || dir.fixed().links <= 2 {
+        if !self.is_unasked() || dir.fixed().links <= 2 {
             return;
         }
         let Ok(z) = zfs.lookup(dir, name, &Cred::root()) else {
             return;
         };
-        if let Some(node) = z.is_dir().then(|| self.nodes.id_of(&z)).flatten() {
+        if let Some(node) = z
+            .is_dir()
+            .then(|| self.nodes.id_of(z.object, z.gen as u32))
+            .flatten()
+        {
             self.attributes_changed(node);
         }
     }
 
     fn ask_again(&self, node: u64) {
-        if let Some(kernel) = self.notifier.get() {
-            let _ = kernel.inval_inode(node, -1, 0);
+        if let Some(clients) = self.clients() {
+            clients.attributes(node);
         }
     }
 
     /// Other properties hold: what a listing shows, or which access times change by it, may be different. Not to be called by a
     /// thread that serves requests.
-    pub fn properties_changed(&self) {
-        if !self.lists_unasked() {
+    pub(crate) fn properties_changed(&self) {
+        if !self.is_unasked() {
             return;
         }
         for n in self.nodes.take_listed() {
-            if let Some(kernel) = self.notifier.get() {
-                let _ = kernel.inval_inode(n, 0, 0);
-            }
+            self.drop_listing(n);
         }
     }
 }

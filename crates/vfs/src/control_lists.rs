@@ -1,5 +1,5 @@
-//! Listings of directories of `.zfs` that are opened without a handle: which are under way, and of which directories the kernel may
-//! have one ([`crate::listings`]).
+//! Listings of directories of `.zfs` that are opened without a handle: which are under way, and of which directories clients may
+//! have one (`listings.rs`).
 
 use crate::ctldir::{Dir, Line};
 use base::sync::MutexExt;
@@ -27,7 +27,7 @@ struct Kept {
 /// Listings of directories of `.zfs`.
 #[derive(Default)]
 pub(crate) struct ControlLists {
-    /// Directories of which the kernel may have a listing, a bit each.
+    /// Directories of which clients may have a listing, a bit each.
     listed: AtomicU8,
     kept: Mutex<Kept>,
 }
@@ -59,12 +59,12 @@ impl ControlLists {
         Ok((number, list, line))
     }
 
-    /// The kernel is about to get a part of a listing.
+    /// A client is about to get a part of a listing.
     pub fn listed(&self, dir: Dir) {
         self.listed.fetch_or(bit(dir), Ordering::SeqCst);
     }
 
-    /// Whether the kernel may have a listing, which is to be dropped.
+    /// Whether clients may have a listing, which is to be dropped.
     pub fn take_listed(&self, dir: Dir) -> bool {
         let bit = bit(dir);
         self.listed.load(Ordering::SeqCst) & bit != 0

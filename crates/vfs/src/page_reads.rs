@@ -1,6 +1,6 @@
-//! Which nodes the kernel has read pages of, roughly.
+//! Which nodes clients have read pages of, roughly.
 //!
-//! The kernel drops the pages below a write with O_DIRECT when it sends the write, but (Linux 6.18,
+//! A client that is a kernel drops the pages below a write with O_DIRECT when it sends the write, but (Linux 6.18,
 //! `fuse_aio_complete`) not when an asynchronous one completes: pages that somebody has read in
 //! between stay, and are older than the file. So pages are dropped again once such a write is done,
 //! before it is answered. That costs a notification, which files whose pages nobody reads are
@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// 64 nodes each; 8 KiB for each mount.
+/// 64 nodes each; 8 KiB for each door.
 const WORDS: usize = 1024;
 
 /// A set of nodes that may hold others, too.

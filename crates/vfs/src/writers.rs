@@ -1,29 +1,29 @@
-//! Files open for writing. The kernel keeps what is written to them in its page cache for a while,
+//! Files open for writing. A client may keep what is written to them in a cache of its own for a while,
 //! and three things follow: it alone knows where their newest data are, what they take on disk
 //! is not known yet, and who wrote too much hears of it late.
 
 use base::sync::MutexExt;
-use fuse::Errno;
+use base::Kind;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Handle of an open description that may write; others have 0.
-pub(crate) const WRITER: u64 = 1;
+pub const WRITER: u64 = 1;
 
 #[derive(Default)]
 struct Writer {
     /// Open descriptions that may write.
     handles: u32,
-    /// Of the node, as the kernel was told.
+    /// Of the node, as the client was told.
     generation: u32,
     /// What befell pages written back since somebody was told.
-    failed: Option<Errno>,
-    /// Writes the kernel announced since its pages were last asked for.
+    failed: Option<Kind>,
+    /// Writes the client announced since its pages were last asked for.
     announced: u64,
 }
 
-/// The files of one mount that are open for writing, by node id.
+/// The files of one door that are open for writing, by node id.
 #[derive(Default)]
 pub struct Writers {
     open: Mutex<HashMap<u64, Writer>>,
@@ -66,7 +66,7 @@ impl Writers {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// From now on writes are refused before the kernel takes them into its cache, or let through
+    /// From now on writes are refused before a client takes them into its cache, or let through
     /// again.
     pub fn set_closing(&self, closing: bool) {
         self.closing.store(closing, Ordering::SeqCst);
@@ -91,13 +91,13 @@ impl Writers {
         }
     }
 
-    /// Whether the kernel may have data of the node that are not here yet.
+    /// Whether the client may have data of the node that are not here yet.
     pub fn is_open(&self, node: u64) -> bool {
         self.count.load(Ordering::SeqCst) != 0 && self.lock().contains_key(&node)
     }
 
     /// Pages of the node could not be written back. True if that was not known yet.
-    pub fn fail(&self, node: u64, e: Errno) -> bool {
+    pub fn fail(&self, node: u64, e: Kind) -> bool {
         match self.lock().get_mut(&node) {
             Some(w) if w.failed.is_none() => {
                 w.failed = Some(e);
@@ -108,7 +108,7 @@ impl Writers {
         }
     }
 
-    /// The kernel is about to take one more write. How many that makes since [`Writers::asked`].
+    /// The client is about to take one more write. How many that makes since [`Writers::asked`].
     pub fn announced(&self, node: u64) -> u64 {
         match self.lock().get_mut(&node) {
             Some(w) => {
@@ -119,7 +119,7 @@ impl Writers {
         }
     }
 
-    /// The kernel's pages of the node are here.
+    /// The client's pages of the node are here.
     pub fn asked(&self, node: u64) {
         if let Some(w) = self.lock().get_mut(&node) {
             w.announced = 0;
@@ -127,7 +127,7 @@ impl Writers {
     }
 
     /// What befell the node, told once.
-    pub fn take_failure(&self, node: u64) -> Option<Errno> {
+    pub(crate) fn take_failure(&self, node: u64) -> Option<Kind> {
         if self.failures.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -152,20 +152,20 @@ mod tests {
     #[test]
     fn failures_are_told_once_and_go_with_the_last_handle() {
         let w = Writers::default();
-        assert!(!w.fail(7, Errno::ENOSPC), "nobody to tell");
+        assert!(!w.fail(7, Kind::NoSpace), "nobody to tell");
         w.opened(7, 1);
         w.opened(7, 1);
         assert_eq!(w.nodes(), [(7, 1)]);
         assert!(w.is_open(7) && !w.is_open(8));
-        assert!(w.fail(7, Errno::ENOSPC));
-        assert!(!w.fail(7, Errno::EIO));
+        assert!(w.fail(7, Kind::NoSpace));
+        assert!(!w.fail(7, Kind::Io));
         assert_eq!((w.announced(7), w.announced(7), w.announced(8)), (1, 2, 0));
         w.asked(7);
         assert_eq!(w.announced(7), 1);
         assert_eq!(w.take_failure(8), None);
-        assert_eq!(w.take_failure(7), Some(Errno::ENOSPC));
+        assert_eq!(w.take_failure(7), Some(Kind::NoSpace));
         assert_eq!(w.take_failure(7), None);
-        assert!(w.fail(7, Errno::EIO));
+        assert!(w.fail(7, Kind::Io));
         w.released(7);
         assert!(w.is_open(7));
         w.opened(8, 2);

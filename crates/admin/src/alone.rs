@@ -139,9 +139,28 @@ impl Process for Alone {
 /// What is done meanwhile.
 type Hook = Arc<dyn Fn() + Send + Sync>;
 
+/// What a mounted file system is used through, beside its head.
+pub trait Service: Send + Sync {
+    /// See [`Mount::suspend`].
+    fn suspend(&self) -> Result<Box<dyn Held>>;
+
+    /// See [`Mount::close`].
+    fn close(&self, object: u64);
+
+    /// See [`Mount::close_where`].
+    fn close_where(&self, which: &dyn Fn(u64) -> bool);
+
+    /// It is unmounted: nobody uses it any more.
+    fn end(&self);
+}
+
+/// What puts a mounted file system into service.
+type Serve = Arc<dyn Fn(&Mounting<'_>, &Arc<Head>) -> Result<Arc<dyn Service>> + Send + Sync>;
+
 /// A tree of files in memory: places, and which dataset is mounted there.
 #[derive(Default)]
 pub struct MemoryDoor {
+    serve: Mutex<Option<Serve>>,
     places: Arc<Mutex<BTreeMap<PathBuf, Vec<u64>>>>,
     /// No user but the owner may mount there.
     owners: Mutex<Vec<PathBuf>>,
@@ -163,9 +182,18 @@ pub struct MemoryMount {
     covered: AtomicBool,
     withheld: Mutex<(bool, bool)>,
     unmounting: Arc<Mutex<Option<Hook>>>,
+    service: Option<Arc<dyn Service>>,
 }
 
 impl MemoryDoor {
+    /// From now on what is mounted is put into service by this.
+    pub fn serve_with(
+        &self,
+        serve: impl Fn(&Mounting<'_>, &Arc<Head>) -> Result<Arc<dyn Service>> + Send + Sync + 'static,
+    ) {
+        *self.serve.acquire() = Some(Arc::new(serve));
+    }
+
     /// What is mounted, by place: the datasets' objects, the youngest last.
     pub fn places(&self) -> BTreeMap<PathBuf, Vec<u64>> {
         self.places.acquire().clone()
@@ -204,6 +232,8 @@ impl Door for MemoryDoor {
         let (head, options) = m
             .open()
             .map_err(|e| Error::sentence(e.kind, format!("cannot mount '{name}': {e}")))?;
+        let serve = self.serve.acquire().clone();
+        let service = serve.map(|serve| serve(&m, &head)).transpose()?;
         let mut places = self.places.acquire();
         places
             .entry(m.path.to_path_buf())
@@ -221,6 +251,7 @@ impl Door for MemoryDoor {
             covered: AtomicBool::default(),
             withheld: Mutex::default(),
             unmounting: self.unmounting.clone(),
+            service,
         };
         m.entry.add_mount(Mounted::new(
             head,
@@ -339,6 +370,9 @@ impl Mount for MemoryMount {
         if let Some(work) = hook {
             work();
         }
+        if let Some(service) = &self.service {
+            service.end();
+        }
         let done = self.head.settle();
         self.leave();
         match done {
@@ -351,9 +385,12 @@ impl Mount for MemoryMount {
         Ok(())
     }
 
-    /// Its users come through the head, which makes them wait.
+    /// Users that come through the head are made to wait there.
     fn suspend(&self) -> Result<Box<dyn Held>> {
-        Ok(Box::new(Nobody))
+        match &self.service {
+            Some(service) => service.suspend(),
+            None => Ok(Box::new(Nobody)),
+        }
     }
 
     fn lost(&self) -> Option<String> {
@@ -362,9 +399,17 @@ impl Mount for MemoryMount {
 
     fn synced(&self) {}
 
-    fn close(&self, _: u64) {}
+    fn close(&self, object: u64) {
+        if let Some(service) = &self.service {
+            service.close(object);
+        }
+    }
 
-    fn close_where(&self, _: &dyn Fn(u64) -> bool) {}
+    fn close_where(&self, which: &dyn Fn(u64) -> bool) {
+        if let Some(service) = &self.service {
+            service.close_where(which);
+        }
+    }
 
     fn is_fixed(&self) -> bool {
         false

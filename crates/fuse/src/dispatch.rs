@@ -596,7 +596,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
             op::INTERRUPT => Ok(()),
             op::NOTIFY_REPLY => Ok(()),
             op::DESTROY => self.ok(&[]),
-            // Locks are the kernel's (the daemon is the only door), there are no blocks to map
+            // Locks are the kernel's (see the crate), there are no blocks to map
             // and no memory window.
             _ => Err(Errno::ENOSYS),
         }

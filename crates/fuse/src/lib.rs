@@ -3,7 +3,8 @@
 //! A file system implements [`Filesystem`]; [`mount`] makes the connection, [`Session`] serves it.
 //!
 //! # What the kernel does by itself
-//! * Locks (`flock`, `fcntl`): never asked of the daemon, which is the only door to its files.
+//! * Locks (`flock`, `fcntl`): the kernel keeps them by itself, as long as a file system does not ask for them. So locks hold within one
+//!   mount, not between a mount and another door.
 //! * Permissions: `default_permissions`, and POSIX ACLs with [`Config::posix_acl`].
 //! * Umask: *not* applied by the kernel, see [`Request::umask`].
 //!

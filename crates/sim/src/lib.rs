@@ -26,6 +26,7 @@ pub mod points;
 pub mod refuse;
 pub mod rig;
 pub mod rights;
+pub mod served;
 mod sources;
 pub mod trace;
 pub mod world;

@@ -15,7 +15,6 @@ use crate::snapshots::{Snapshots, Volume};
 use crate::stale::Stale;
 use crate::subscriber::Subscriber;
 use crate::writers::Writers;
-use base::mutation::{mutated, Mutation};
 use base::sync::{MutexExt, ReadGuard, RwLockExt};
 use base::{Kind, Result};
 use env::Clock;
@@ -359,7 +358,7 @@ impl Door {
 
     /// Whether a client of another door knows an object.
     fn is_known_elsewhere(&self, object: u64, generation: u32) -> bool {
-        if !self.served.has_others() || mutated(Mutation::ForgottenByOne) {
+        if !self.served.has_others() {
             return false;
         }
         let mut known = false;

@@ -377,6 +377,31 @@ pub fn answer(
             "cleared {} events",
             admin.events.clear()
         ))),
+        other => answer_of_work(admin, peer, other, out),
+    }
+}
+
+/// Events behind a number, of one pool or all; the history is left out for others than the owner.
+fn events(admin: &Arc<Admin>, peer: Peer, pool: Option<String>, after: u64) -> api::Events {
+    let (mut list, dropped) = admin.events.after(after);
+    if let Some(pool) = pool {
+        let own = ("pool".to_string(), api::EventValue::Text(pool));
+        list.retain(|e| e.pairs.contains(&own));
+    }
+    if !rights::is_owner(admin, peer) {
+        list.iter_mut().for_each(admin::events::without_history);
+    }
+    api::Events { list, dropped }
+}
+
+/// Requests about the work of whole pools in the background, and the state they are in.
+fn answer_of_work(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    request: Request,
+    out: &mut dyn Sink,
+) -> Answer<Reply> {
+    match request {
         Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
         Request::PoolResilver { pool, command } => {
             scan::resilver(admin, peer, &pool, &command).map(done)
@@ -394,19 +419,6 @@ pub fn answer(
         Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
         other => answer_of_datasets(admin, peer, other, out),
     }
-}
-
-/// Events behind a number, of one pool or all; the history is left out for others than the owner.
-fn events(admin: &Arc<Admin>, peer: Peer, pool: Option<String>, after: u64) -> api::Events {
-    let (mut list, dropped) = admin.events.after(after);
-    if let Some(pool) = pool {
-        let own = ("pool".to_string(), api::EventValue::Text(pool));
-        list.retain(|e| e.pairs.contains(&own));
-    }
-    if !rights::is_owner(admin, peer) {
-        list.iter_mut().for_each(admin::events::without_history);
-    }
-    api::Events { list, dropped }
 }
 
 /// Requests about datasets, and what is in volumes.

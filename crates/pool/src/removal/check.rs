@@ -16,6 +16,8 @@ pub enum RemovalRefusal {
     Unsupported,
     /// A checkpoint exists.
     Checkpoint,
+    /// A checkpoint is being discarded: what it kept is still in maps of the vdevs.
+    Discarding,
     /// What is on it does not fit elsewhere.
     NoSpace,
     /// Another removal is under way, or the vdev lacks data.
@@ -32,6 +34,7 @@ impl RemovalRefusal {
         match self {
             RemovalRefusal::Unsupported => Kind::Unsupported,
             RemovalRefusal::Checkpoint => Kind::Exists,
+            RemovalRefusal::Discarding => Kind::Busy,
             RemovalRefusal::NoSpace => Kind::NoSpace,
             RemovalRefusal::Busy => Kind::Busy,
             RemovalRefusal::Unreadable => Kind::Io,
@@ -45,6 +48,7 @@ impl std::fmt::Display for RemovalRefusal {
         f.write_str(match self {
             RemovalRefusal::Unsupported => "operation not supported on this type of vdev",
             RemovalRefusal::Checkpoint => "checkpoint exists",
+            RemovalRefusal::Discarding => "currently discarding checkpoint",
             RemovalRefusal::NoSpace => "out of space",
             RemovalRefusal::Busy => "Pool busy; removal may already be in progress",
             RemovalRefusal::Unreadable => "I/O error",
@@ -67,6 +71,9 @@ impl Pool {
         let top = self.tree().top(id)?;
         if self.shares().checkpoint.txg().is_some() {
             return Ok(Some(RemovalRefusal::Checkpoint));
+        }
+        if self.shares().checkpoint.is_discarding() {
+            return Ok(Some(RemovalRefusal::Discarding));
         }
         let enabled =
             self.config.vdev_zaps && self.config.features.is_enabled(guid::DEVICE_REMOVAL);

@@ -135,6 +135,7 @@ impl Events {
     pub fn notice(&self, pool: &Pool, notice: Notice) {
         match notice {
             Notice::Scan { what, turned } => self.scan(pool, what, turned),
+            Notice::Trim { leaf, turned } => self.trim(pool, leaf, turned),
             Notice::Damaged(d) => self.post(EREPORT, "data", pool, of_damage(&d)),
             Notice::NotAuthentic(d) => {
                 let mut more = of_damage(&d);
@@ -171,6 +172,20 @@ impl Events {
         let mut more = top.map_or_else(Vec::new, |top| of_vdev(pool, &top));
         more.extend(healing.map(|how| ("resilver_type", EventValue::Text(how.into()))));
         self.post(SYSEVENT, &format!("{scan}_{turned}"), pool, more);
+    }
+
+    /// Trim of a leaf begins, ends, is suspended or goes on.
+    fn trim(&self, pool: &Pool, leaf: u64, turned: Turned) {
+        let turned = match turned {
+            Turned::Started => "start",
+            Turned::Finished => "finish",
+            Turned::Aborted => "cancel",
+            Turned::Paused => "suspend",
+            Turned::Resumed => "resume",
+        };
+        let leaf = pool.tree().find(leaf);
+        let more = leaf.map_or_else(Vec::new, |v| of_vdev(pool, &v));
+        self.post(SYSEVENT, &format!("trim_{turned}"), pool, more);
     }
 
     /// The events behind number `after`, and how many were dropped since the process began.

@@ -103,6 +103,7 @@ impl Request {
             Request::PoolAdd(r) => Concerns::Names(vec![&r.pool]),
             Request::DeviceAttach(r) => Concerns::Names(vec![&r.pool]),
             Request::PoolScrub(r) => Concerns::Names(vec![&r.pool]),
+            Request::PoolWear(r) => Concerns::Names(vec![&r.pool]),
             Request::DatasetCreate(r) => Concerns::Names(vec![&r.name]),
             Request::DatasetDestroy(r) => Concerns::Names(vec![&r.name]),
             Request::Rollback(r) => Concerns::Names(vec![&r.snapshot]),

@@ -182,6 +182,8 @@ pub enum Request {
     },
     /// Answered by `Done` when it is on disk.
     PoolScrub(PoolScrub),
+    /// Answered by `Batch`: devices by the names they were asked for, or paths. Trim or initialize is begun, suspended or stopped.
+    PoolWear(PoolWear),
     /// Answered by `Done`. A resilver under way begins anew, or one begins if a device lacks something.
     PoolResilver {
         /// Name of the pool.
@@ -831,6 +833,52 @@ pub struct PoolScrub {
     pub start: Option<u64>,
     /// See `start`.
     pub end: Option<u64>,
+    /// Command line, for the history of the pool.
+    pub command: String,
+}
+
+/// What is done to the free space of devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WearKind {
+    /// The devices are told that it holds nothing of value.
+    #[default]
+    Trim,
+    /// A pattern is written to it.
+    Initialize,
+}
+
+/// What is to become of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WearAction {
+    /// Begin, or go on where it was suspended.
+    #[default]
+    Start,
+    /// Stop, and be able to go on.
+    Suspend,
+    /// Stop for good.
+    Cancel,
+    /// Forget that it was done.
+    Forget,
+}
+
+/// `zpool trim` and `zpool initialize`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolWear {
+    /// Name of the pool.
+    pub pool: String,
+    /// Trim or initialize.
+    pub what: WearKind,
+    /// What to do.
+    pub action: WearAction,
+    /// Paths, names or guids of devices; none: all of the pool.
+    pub devices: Vec<String>,
+    /// Bytes per second and device; 0: no limit.
+    pub rate: u64,
+    /// The devices are to erase (`-d`).
+    pub secure: bool,
     /// Command line, for the history of the pool.
     pub command: String,
 }

@@ -78,6 +78,10 @@ pub enum Mutation {
     UpgradeWithoutTables,
     /// A rollback that destroys younger snapshots takes those of the same names from the file systems below.
     RollbackTakesBelow,
+    /// What is allocated in the txg in which a trim begins, or later, is trimmed as if it were free.
+    TrimTakesNew,
+    /// What was freed in the last txgs is trimmed, though states that use it may be needed.
+    TrimTakesDeferred,
     /// A rebuild ends when it has copied a part.
     RebuildEndsEarly,
     /// A rebuild leaves out the last allocated range of each metaslab.
@@ -157,7 +161,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 75] = [
+pub const MUTATIONS: [Mutation; 77] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -195,6 +199,8 @@ pub const MUTATIONS: [Mutation; 75] = [
     Mutation::HealingForgets,
     Mutation::UpgradeWithoutTables,
     Mutation::RollbackTakesBelow,
+    Mutation::TrimTakesNew,
+    Mutation::TrimTakesDeferred,
     Mutation::RebuildEndsEarly,
     Mutation::RebuildSkipsLastRange,
     Mutation::PaddingUnwritten,

@@ -250,7 +250,8 @@ static SUBS: &[Sub] = &[
              a caller waits for the request (reads of what is not in memory, the intent log); async: reading \
              ahead and the writes of a transaction group. ind are single requests, agg those merged \
              of several. What a scrub or resilver reads is in the columns of scrub, what it writes \
-             in those of asynchronous writes; a sequential rebuild has columns of its own. Those of trim are always zero in this version.",
+             in those of asynchronous writes; a sequential rebuild has columns of its own. Discards are in those of trim, and the time of trim \
+             is the time with the device; they count neither as writes nor in disk_wait.",
             "Scripts of -c are in ~/.zpool.d and /etc/zfs/zpool.d, or the folders of ZPOOL_SCRIPTS_PATH. The command runs \
              them as the caller, once for each device, with VDEV_PATH (the device as the pool knows it), VDEV_UPATH (the whole \
              disk below it) and, if there is one, VDEV_ENC_SYSFS_PATH (its slot) in the environment. Each line NAME=VALUE \
@@ -270,12 +271,12 @@ static SUBS: &[Sub] = &[
             sw('d', "Direct I/O verify errors too: there are none here, and the command says so."),
             sw('e', "Only vdevs that are not healthy."),
             GUIDS,
-            sw('i', "Initialisation state too: not known to this version, which says so."),
+            sw('i', "Initialisation state too."),
             LINKS,
             PATHS,
             EXACT,
             sw('s', "Slow I/Os too: requests that were with the device for more than 30 seconds."),
-            sw('t', "Trim state too: not known to this version, which says so."),
+            sw('t', "Trim state too."),
             sw('v', "List damaged files."),
             sw('x', "Only pools that are not healthy."),
             opt('c', "script,...", "Columns made by scripts (see below)."),
@@ -429,18 +430,29 @@ static SUBS: &[Sub] = &[
             opt('R', "root", "Import the new pool with this alternate root."),
         ],
     ),
-    later(
-        "initialize",
-        "Write to all free space once.",
-        "pool [device...]",
-        &[
+    Sub {
+        name: "initialize",
+        aliases: &[],
+        about: "Write to all free space once.",
+        operands: "pool [device...]",
+        flags: &[
             sw('a', "All pools.").long("all"),
             sw('c', "Cancel.").long("cancel"),
             sw('s', "Suspend.").long("suspend"),
             sw('u', "Forget that it was done.").long("uninit"),
             sw('w', "Wait until it is done.").long("wait"),
         ],
-    ),
+        text: &[
+            "Writes a pattern to all space of the devices that is not allocated, once. That has storage that is allocated when \
+             it is first written allocated now, and finds bad sectors early. Without devices all of the pool are meant, but \
+             spares and caches. It runs in the background, survives exports and crashes, and waits for devices \
+             that are out of use. 'zpool status -i' shows how far it is.",
+            "Without an option a suspended one goes on. An image file takes all of its space on the host afterwards, and keeps it \
+             until what was written is freed or trimmed.",
+        ],
+        complete: Complete::PoolThenDevices,
+        built: true,
+    },
     Sub {
         name: "resilver",
         aliases: &[],
@@ -489,19 +501,32 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "trim",
-        "Tell devices about all free space.",
-        "pool [device...]",
-        &[
+    Sub {
+        name: "trim",
+        aliases: &[],
+        about: "Tell devices about all free space.",
+        operands: "pool [device...]",
+        flags: &[
             sw('a', "All pools.").long("all"),
-            sw('d', "Secure trim.").long("secure"),
+            sw('d', "Secure trim: no device can do that here, and the command says so.").long("secure"),
             opt('r', "rate", "Bytes per second and device.").long("rate"),
             sw('c', "Cancel.").long("cancel"),
             sw('s', "Suspend.").long("suspend"),
             sw('w', "Wait until it is done.").long("wait"),
         ],
-    ),
+        text: &[
+            "Tells the devices which space is not allocated. Solid-state devices and thinly provisioned storage use it for \
+             other things then; in an image file it becomes a hole, which takes no space on the host. Ranges of less than 32 KiB are \
+             left out, and so is what was freed in the last transaction groups, and what a checkpoint keeps. Without devices all \
+             of the pool that can be told are meant, but spares and caches.",
+            "A trim runs in the background, survives exports and crashes, and waits for devices that are out of use. Without an \
+             option a suspended one goes on. 'zpool status -t' shows how far it is.",
+            "With the property autotrim devices are told of freed space as a matter of course. Where it was never set, image files are, \
+             and other devices are not.",
+        ],
+        complete: Complete::PoolThenDevices,
+        built: true,
+    },
     Sub {
         name: "import",
         aliases: &[],

@@ -203,8 +203,8 @@ const POOLS: &[(&str, By)] = &[
     ("delegation", Code("admin/src/datasets/rights.rs")),
     ("autoreplace", Code("admin/src/pools/agent.rs")),
     ("autoexpand", Code("admin/src/pools/agent.rs")),
+    ("autotrim", Code("pool/src/wear/auto.rs")),
     // Refused, except for what is done anyway.
-    ("autotrim", Code("admin/src/pools/set.rs")),
     ("multihost", Code("admin/src/pools/set.rs")),
     ("cachefile", Code("admin/src/pools/set.rs")),
     ("failmode", Code("admin/src/pools/set.rs")),

@@ -276,6 +276,10 @@ fn a_life() {
     home.set("tank", "comment", "").unwrap();
     home.set("tank", "listsnapshots", "on").unwrap();
     home.set("tank", "a:b", "c").unwrap();
+    for value in ["on", "off"] {
+        home.set("tank", "autotrim", value).unwrap();
+        assert_eq!(text(home.get("tank", "autotrim")), value);
+    }
     home.set("tank", "feature@log_spacemap", "enabled").unwrap();
     for (name, value) in [
         ("size", "1"),
@@ -283,7 +287,6 @@ fn a_life() {
         ("nonsense", "1"),
         ("feature@log_spacemap", "disabled"),
         ("version", "28"),
-        ("autotrim", "on"),
         ("comment", "far too long for a comment of a pool"),
         ("compatibility", "no-such-set"),
         ("bootfs", "other"),

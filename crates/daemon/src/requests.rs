@@ -10,7 +10,7 @@ use admin::datasets::{
     create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
     rights, send, set, snapshots, space,
 };
-use admin::pools::{self, checkpoint, damage, devices, import, scan, upgrade};
+use admin::pools::{self, checkpoint, damage, devices, import, scan, upgrade, wear};
 use admin::{cancel, rations, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{io_text, Kind, Result};
@@ -403,6 +403,7 @@ fn answer_of_work(
 ) -> Answer<Reply> {
     match request {
         Request::PoolScrub(r) => scan::scrub(admin, peer, &r).map(done),
+        Request::PoolWear(r) => wear::wear(admin, peer, &r).map(Reply::Batch),
         Request::PoolResilver { pool, command } => {
             scan::resilver(admin, peer, &pool, &command).map(done)
         }

@@ -48,3 +48,21 @@ pub const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 pub const BOOKMARKS: &str = "com.delphix:bookmarks";
 /// ZAP of a directory: the livelist of a clone.
 pub const LIVELIST: &str = "com.delphix:livelist";
+/// ZAP of a leaf, trim: bytes of its data area before which everything was trimmed.
+pub const TRIM_OFFSET: &str = "org.zfsonlinux:next_offset_to_trim";
+/// ZAP of a leaf, trim: 0 none, 1 active, 2 canceled, 3 suspended, 4 complete.
+pub const TRIM_STATE: &str = "org.zfsonlinux:vdev_trim_state";
+/// ZAP of a leaf, trim: when it began or ended, seconds since 1970.
+pub const TRIM_TIME: &str = "org.zfsonlinux:vdev_trim_action_time";
+/// ZAP of a leaf, trim: bytes per second, 0: no limit.
+pub const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
+/// ZAP of a leaf, trim: not everything that is free.
+pub const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
+/// ZAP of a leaf, trim: the device was asked to erase.
+pub const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
+/// ZAP of a leaf, initialize: as [`TRIM_OFFSET`].
+pub const INITIALIZE_OFFSET: &str = "com.delphix:next_offset_to_initialize";
+/// ZAP of a leaf, initialize: as [`TRIM_STATE`].
+pub const INITIALIZE_STATE: &str = "com.delphix:vdev_initialize_state";
+/// ZAP of a leaf, initialize: as [`TRIM_TIME`].
+pub const INITIALIZE_TIME: &str = "com.delphix:vdev_initialize_action_time";

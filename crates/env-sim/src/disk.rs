@@ -342,6 +342,12 @@ fn one_of(left: &AtomicU64) -> bool {
     left.fetch_update(Relaxed, Relaxed, less).is_ok()
 }
 
+/// What a discard leaves at a byte.
+fn garbage(at: u64) -> u8 {
+    let mixed = (at ^ 0x7269_6d6d_6564).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8 | 1
+}
+
 fn injected() -> Error {
     Error::new(Kind::Io, "injected fault")
 }
@@ -436,9 +442,30 @@ impl Disk for MemDisk {
             .collect()
     }
 
+    /// Fills with garbage what was ever written there: whoever discarded something of value finds out.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        base::mutation::panic_point("a discard of a disk");
         self.check(offset, len as usize)?;
-        self.poke(offset, &vec![0; len as usize]);
+        self.answer()?;
+        if one_of(&self.write_errors) || self.fail_writes.load(Relaxed) || self.worn_out() {
+            return Err(injected());
+        }
+        let end = offset + len;
+        let written: Vec<u64> = {
+            let chunks = self.chunks.acquire();
+            let range = chunks.range(offset / CHUNK..end.div_ceil(CHUNK));
+            range.map(|(i, _)| *i).collect()
+        };
+        for i in written {
+            let (from, to) = ((i * CHUNK).max(offset), ((i + 1) * CHUNK).min(end));
+            let data: Vec<u8> = (from..to).map(garbage).collect();
+            self.poke(from, &data);
+            self.note(|disk| Event::Write {
+                disk,
+                offset: from,
+                data: Arc::new(data),
+            });
+        }
         Ok(())
     }
 }

@@ -8,6 +8,7 @@
 use crate::expansion::Expansions;
 use crate::jobs::Jobs;
 use crate::scan::{Rebuilds, Scans};
+use crate::wear::Wears;
 use crate::Pool;
 use std::sync::{Arc, Weak};
 
@@ -21,6 +22,8 @@ pub(crate) struct Background {
     pub rebuilds: Arc<Rebuilds>,
     /// The expansion of a RAID-Z.
     pub expansions: Arc<Expansions>,
+    /// Trim and initialize.
+    pub wears: Arc<Wears>,
     /// The pool, for work that outlives a call.
     pub pool: Weak<Pool>,
 }

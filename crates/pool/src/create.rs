@@ -127,6 +127,7 @@ impl Pool {
             .init_labels(&pool.label_base(0, Txg::NONE), &tops, Txg::INITIAL)?;
         pool.first_group(&tx)?;
         pool.refresh_failmode()?;
+        pool.refresh_autotrim()?;
         pool.sync()?;
         Ok(pool)
     }

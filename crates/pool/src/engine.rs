@@ -20,6 +20,7 @@ use crate::spares::AuxDevices;
 use crate::sync::SyncState;
 use crate::txgs::Txgs;
 use crate::vdevs::Vdevs;
+use crate::wear::{AutotrimJob, Wear, WearJob, Wears};
 use crate::{MapLoader, Pool, SpaceMaps, Tunables};
 use base::{Cause, RangeSet, Txg};
 use disk::uberblock::Uberblock;
@@ -153,7 +154,18 @@ impl Pool {
         let condense: Arc<dyn Job> = Arc::new(CondenseJob::default());
         let expansions = Arc::new(Expansions::new(e.env.clone(), e.tree.clone()));
         let expansion: Arc<dyn Job> = Arc::new(ExpansionJob(expansions.clone()));
-        let scans_of = [scan, errors, rebuild, remove, condense, expansion];
+        let wears = Arc::new(Wears::default());
+        let wear = |what| -> Arc<dyn Job> { Arc::new(WearJob(what, wears.clone())) };
+        let auto: Arc<dyn Job> = Arc::new(AutotrimJob {
+            wears: wears.clone(),
+            space: e.space.clone(),
+            clock: e.env.clock.clone(),
+            txgs: p.config.tunables.autotrim_txgs,
+        });
+        let (trim, initialize) = (wear(Wear::Trim), wear(Wear::Initialize));
+        let scans_of = [
+            scan, errors, rebuild, remove, condense, expansion, trim, initialize, auto,
+        ];
         let standing = freeing::standing().into_iter().chain(scans_of);
         let state = SyncState {
             uberblock: p.uberblock,
@@ -196,6 +208,7 @@ impl Pool {
                 scans,
                 rebuilds,
                 expansions,
+                wears,
                 pool: me.clone(),
             },
         });

@@ -265,6 +265,8 @@ impl Pool {
         self.may_expand(id)?;
         let name = self.tree().top(id)?.name();
         self.tree().expand_raidz(id, fresh)?;
+        // A discard under way means the places of before.
+        self.settle_wear();
         self.dirty_config();
         self.or_stop(self.leaf_arrives(tx, fresh))?;
         *self.background.expansions.live() = Some(Live {

@@ -1,7 +1,7 @@
 //! Background work of a pool: jobs that take many txgs.
 //!
-//! A [`Job`] is work that cannot be done in one txg: freeing what was destroyed, scrub, resilver, rebuild, and later
-//! removal of a vdev, trim, discarding a checkpoint. The pool keeps a registry of its jobs ([`Jobs`]) and gives each
+//! A [`Job`] is work that cannot be done in one txg: freeing what was destroyed, scrub, resilver, rebuild, trim,
+//! initialize, and later removal of a vdev, discarding a checkpoint. The pool keeps a registry of its jobs ([`Jobs`]) and gives each
 //! of them a [`Budget`] in every txg it writes. Two kinds of work have the same interface:
 //!
 //! * *Work in syncing context only* (freeing, discarding): [`Job::step`] does it, until its budget is spent.
@@ -76,6 +76,11 @@ pub trait Job: Send + Sync {
     /// Reads a slice outside syncing context. Asks `budget` before every block. A txg follows.
     fn read(&self, pool: &Pool, budget: &Budget) {
         let _ = (pool, budget);
+    }
+
+    /// Whether a txg is to follow a slice, for what [`Job::step`] stores.
+    fn stores(&self) -> bool {
+        true
     }
 
     /// How far the job has come. Called by any thread.
@@ -443,8 +448,10 @@ impl Slice {
         let guard = OnPanic::new(|| pool.panicked(&format!("in job '{}'", e.job.name())));
         e.job.read(pool, &Budget::new(pool, &e.paused, 1));
         drop(guard);
-        e.more.store(true, Ordering::Relaxed);
-        pool.kick();
+        if e.job.stores() {
+            e.more.store(true, Ordering::Relaxed);
+            pool.kick();
+        }
     }
 }
 

@@ -68,6 +68,7 @@ mod txgs;
 mod vdevs;
 mod verify;
 mod volumes;
+mod wear;
 
 pub use accounting::{owner, Owner};
 use base::sync::MutexExt;
@@ -95,6 +96,7 @@ pub use spacemaps::{map_pieces, MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
 pub use volumes::Volume;
+pub use wear::{Wear, WearAction, WearRefusal, WearState, WearStatus};
 
 use base::{Error, Result};
 use disk::feature::guid;
@@ -118,6 +120,8 @@ pub struct Tunables {
     pub dirty_max: u64,
     /// Blocks a background job may handle per txg, at least 1.
     pub job_blocks: u64,
+    /// Txgs behind which a round of autotrim begins, at least 1.
+    pub autotrim_txgs: u64,
 }
 
 impl Default for Tunables {
@@ -126,6 +130,7 @@ impl Default for Tunables {
             cache_bytes: 256 << 20,
             dirty_max: 256 << 20,
             job_blocks: 100_000,
+            autotrim_txgs: 32,
         }
     }
 }

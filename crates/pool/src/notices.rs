@@ -45,6 +45,13 @@ pub enum Notice {
         /// What happened to it.
         turned: Turned,
     },
+    /// Trim of a leaf has begun, ended, or changed.
+    Trim {
+        /// Its guid.
+        leaf: u64,
+        /// What happened to it.
+        turned: Turned,
+    },
     /// A block that no copy can restore was found, which was not on record.
     Damaged(Damage),
     /// A block of an encrypted dataset is not what was written with its key.

@@ -423,9 +423,7 @@ impl Pool {
         if !pool.config.readonly {
             pool.load_work()?;
         }
-        pool.refresh_multihost()?;
-        pool.refresh_dedup_quota()?;
-        pool.refresh_failmode()?;
+        pool.refresh_props()?;
         if !pool.config.readonly {
             // Whatever may refuse the import comes before the first write.
             pool.rehearse_claims(by_log)?;
@@ -456,6 +454,7 @@ impl Pool {
             }
             pool.sync()?;
         }
+        pool.load_wears();
         Ok(pool)
     }
 

@@ -86,10 +86,19 @@ impl Pool {
         }
         match name {
             "dedup_table_quota" => self.refresh_dedup_quota(),
+            "autotrim" => self.refresh_autotrim(),
             "failmode" => self.refresh_failmode(),
             "multihost" => self.refresh_multihost(),
             _ => Ok(()),
         }
+    }
+
+    /// Obeys the properties that are stored, when the pool is opened.
+    pub(crate) fn refresh_props(&self) -> Result<()> {
+        self.refresh_multihost()?;
+        self.refresh_dedup_quota()?;
+        self.refresh_failmode()?;
+        self.refresh_autotrim()
     }
 
     /// Reads anew whether other hosts are to be kept away: the property `multihost`.

@@ -89,6 +89,7 @@ impl Pool {
                 true => pool.tree().fault(guid, true, persist).map(drop)?,
                 false => pool.tree().offline(guid, persist)?,
             }
+            pool.settle_wear();
             pool.dirty_config();
             Ok(())
         });
@@ -576,6 +577,9 @@ impl Pool {
     /// Lets go of the devices that left with the txg that is on disk now.
     pub(crate) fn retire_left(&self) {
         let left = std::mem::take(&mut *self.vdevs.left.acquire());
+        if !left.is_empty() {
+            self.settle_wear();
+        }
         for (leaf, idle) in left {
             self.tree().retire(&leaf, idle.as_ref());
         }

@@ -158,6 +158,19 @@ impl Desk {
         done.map_err(told)
     }
 
+    /// `zpool trim` or `zpool initialize` of all devices.
+    pub fn wear_all(&self, what: api::WearKind, action: api::WearAction) -> Result<()> {
+        let ask = api::PoolWear {
+            pool: POOL.into(),
+            what,
+            action,
+            command: format!("zpool trim {POOL}"),
+            ..api::PoolWear::default()
+        };
+        let done = pools::wear::wear(&self.admin, ROOT, &ask);
+        done.map(drop).map_err(told)
+    }
+
     /// `zpool replace POOL DISK SPARE`, with a distributed spare; sequentially with `-s`.
     pub fn spare(&self, disk: usize, spare: u64, sequential: bool) -> Result<()> {
         let top = self

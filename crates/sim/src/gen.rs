@@ -56,6 +56,9 @@ const DEVICES: u64 = 40;
 /// The same on a dRAID, where there is more to change.
 const DRAID_DEVICES: u64 = 90;
 
+/// Lines in a thousand that begin, suspend or stop trim and initialize.
+const WEARS: u64 = 20;
+
 /// Lines in a thousand in which a log device is removed or added, where there is one.
 const LOGS: u64 = 15;
 
@@ -130,6 +133,8 @@ pub struct Generator {
     logs: Option<(usize, SeededRng)>,
     /// Of devices that refuse.
     refusals: Option<SeededRng>,
+    /// Draws trim and initialize.
+    wears: SeededRng,
     weights: Vec<(&'static str, u64)>,
     /// Operations between two power cuts, about.
     epoch: u64,
@@ -302,6 +307,7 @@ impl Generator {
             logs: layout
                 .slog
                 .then(|| (layout.disks, SeededRng::new(seed ^ 0x1095))),
+            wears: SeededRng::new(seed ^ 0x7219),
             refusals: (seed % 2 == 0).then(|| SeededRng::new(seed ^ 0x5e4d)),
             rng,
         }
@@ -340,6 +346,14 @@ impl Generator {
         }
         if let Some(op) = self.refusal() {
             return op;
+        }
+        if self.wears.below(1000) < WEARS {
+            return Op::Scan(match self.wears.below(8) {
+                0..=3 => Scan::Trim,
+                4 => Scan::Initialize,
+                5..=6 => Scan::SuspendWear,
+                _ => Scan::CancelWear,
+            });
         }
         loop {
             if let Some(op) = self.try_next(w) {

@@ -327,16 +327,26 @@ pub enum Scan {
     Errors,
     /// Txgs are written until no scan is under way.
     Finish,
+    /// All devices of the pool are trimmed, or initialized.
+    Trim,
+    Initialize,
+    /// Both are suspended or stopped, where they are under way.
+    SuspendWear,
+    CancelWear,
 }
 
 /// The words of a line for them.
-const SCANS: [(Scan, &str); 6] = [
+const SCANS: [(Scan, &str); 10] = [
     (Scan::Scrub, "scrub"),
     (Scan::Pause, "pause"),
     (Scan::Stop, "stop"),
     (Scan::Resilver, "resilver"),
     (Scan::Errors, "errors"),
     (Scan::Finish, "finish"),
+    (Scan::Trim, "trim"),
+    (Scan::Initialize, "initialize"),
+    (Scan::SuspendWear, "suspend-wear"),
+    (Scan::CancelWear, "cancel-wear"),
 ];
 
 impl fmt::Display for Scan {

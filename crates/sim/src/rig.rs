@@ -113,6 +113,7 @@ pub fn tunables() -> Tunables {
         dirty_max: 16 << 20,
         // Small as well, so that crashes find destroyed datasets freed in part.
         job_blocks: 30,
+        autotrim_txgs: 2,
     }
 }
 

@@ -1013,3 +1013,15 @@ fn a_checkpoint_taken_after_frees_is_found() {
     ];
     found(Mutation::CheckpointAfterFrees, &|_| replayed(&lines));
 }
+
+/// Garbage is in the place of blocks that were written with the txg in which the trim begins.
+#[test]
+fn a_trim_of_what_was_allocated_in_the_same_txg_is_found() {
+    let syncs = "sync\n".repeat(40);
+    let lines = format!(
+        "create . a 644\nwrite . a 0 690000 2\nscan trim\n{syncs}reimport\nread . a 0 690000"
+    );
+    found(Mutation::TrimTakesNew, &|_| {
+        timed(small_blocks(2), &lines, 0..1)
+    });
+}

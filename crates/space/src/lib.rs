@@ -19,6 +19,9 @@
 //! Invariant: a range freed in a txg is recorded as free in that txg, but it is not allocated again before two further
 //! txgs have synced. So the last uberblocks stay usable.
 //!
+//! Whoever discards or overwrites free ranges takes their metaslab out of allocation meanwhile ([`Space::disable`]). What is out of
+//! allocation counts as free: a request that finds no other place waits for it.
+//!
 //! All offsets and sizes are bytes; offsets are relative to the vdev's allocatable space, as in a
 //! DVA. One lock guards everything; it is never held while a [`Loader`] runs.
 //!
@@ -27,18 +30,20 @@
 #![warn(missing_docs)]
 
 mod alloc;
+mod disabled;
 mod freemap;
 mod metaslab;
 pub mod replay;
 mod stats;
 mod top;
 
+pub use disabled::{Disabled, FreePiece};
 pub use replay::{replay, SmOp, Unflushed};
 pub use stats::{slop, ClassStats, MsStats, Stats, VdevStats};
 
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic, RwLockExt};
-use base::{bail, RangeSet, Result, Txg};
+use base::{bail, Kind, RangeSet, Result, Txg};
 use metaslab::{Ms, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
@@ -159,6 +164,10 @@ pub(crate) struct Inner {
     largest: u64,
     /// Freed ranges are reused as soon as possible; see [`Space::set_eager`].
     eager: bool,
+    /// Metaslabs that are out of allocation for the moment, counted as often as they are.
+    disabled: u64,
+    /// See [`Space::collect`].
+    collect: bool,
     /// What lies before multiples of so many bytes is taken first, unless 0; see [`Space::set_edges`].
     edges: u64,
 }
@@ -225,6 +234,8 @@ pub struct Space {
     inner: Mutex<Inner>,
     /// Signalled when a metaslab's load ends.
     loaded: Condvar,
+    /// Signalled when a metaslab is given back to allocation.
+    enabled: Condvar,
     loader: RwLock<Option<Arc<dyn Loader>>>,
 }
 
@@ -246,10 +257,13 @@ impl Space {
                 last_synced: Txg::NONE,
                 rotors: Default::default(),
                 largest: u64::MAX,
+                disabled: 0,
+                collect: false,
                 edges: 0,
                 eager: false,
             }),
             loaded: Condvar::new(),
+            enabled: Condvar::new(),
             loader: RwLock::new(None),
         }
     }
@@ -512,9 +526,14 @@ impl Space {
         }
         let mut inner = self.lock();
         loop {
-            match inner.try_alloc(req)? {
-                alloc::Tried::Done(v) => return Ok(v),
-                alloc::Tried::Load(vdev, ms) => {
+            match inner.try_alloc(req) {
+                // What is out of allocation comes back in a moment.
+                Err(e) if e.kind == Kind::NoSpace && inner.disabled > 0 => {
+                    inner = self.enabled.wait_acquire(inner);
+                }
+                Err(e) => return Err(e),
+                Ok(alloc::Tried::Done(v)) => return Ok(v),
+                Ok(alloc::Tried::Load(vdev, ms)) => {
                     drop(inner);
                     // Failure marks the metaslab, so that the next round passes it by.
                     let _ = self.ensure_loaded(vdev, ms);
@@ -714,6 +733,7 @@ impl Space {
         inner.generation += 1;
         inner.last_synced = inner.last_synced.max(txg);
         let generation = inner.generation;
+        let collect = inner.collect;
         // Deferred with generation g have seen g+1 and now g+2.
         let groups_kept = match mutated(Mutation::FreeReusedEarly) {
             true => 1,
@@ -726,7 +746,7 @@ impl Space {
             .collect();
         for g in due {
             for (vdev, ms) in inner.deferred.remove(&g).unwrap_or_default() {
-                inner.top(vdev)?.release(ms, g);
+                inner.top(vdev)?.release(ms, g, collect);
             }
         }
         for t in groups {

@@ -53,6 +53,14 @@ pub(crate) struct Ms {
     /// Ranges whose deferral ended while the space map was being read: the reader may have seen
     /// the map from before they were recorded.
     pub late: RangeSet,
+    /// Somebody discards or writes free ranges: nothing is allocated here.
+    pub disabled: u32,
+    /// What became allocatable since the last round of [`crate::Space::begin_round`], if that is collected.
+    pub given_back: RangeSet,
+    /// The same since the round before that.
+    pub aged: RangeSet,
+    /// What was allocated since a deliberate mistake was asked for; empty otherwise.
+    pub newest: RangeSet,
     /// The bonus histogram while the map is being read.
     pub hist_hint: Option<Box<Hist>>,
     /// Txg of the newest allocation; metaslabs not used for long are unloaded.
@@ -113,6 +121,10 @@ impl Ms {
             pend: BTreeMap::new(),
             deferred: VecDeque::new(),
             late: RangeSet::new(),
+            disabled: 0,
+            given_back: RangeSet::new(),
+            aged: RangeSet::new(),
+            newest: RangeSet::new(),
             hist_hint: None,
             last_used: Txg::NONE,
             made_in: Txg::NONE,
@@ -121,6 +133,9 @@ impl Ms {
 
     /// Whether blocks of `txg` may be placed here while `synced` is the newest txg on disk.
     pub fn takes(&self, txg: Txg, synced: Txg) -> bool {
+        if self.disabled > 0 {
+            return false;
+        }
         self.made_in <= synced || txg <= self.made_in || mutated(Mutation::NewVdevAtOnce)
     }
 
@@ -201,6 +216,11 @@ impl Ms {
         let Some(p) = self.pend.remove(&txg) else {
             return false;
         };
+        if mutated(Mutation::TrimTakesNew) {
+            p.placed.iter().for_each(|(s, e)| {
+                self.newest.insert(s, e);
+            });
+        }
         if p.freed.is_empty() {
             return false;
         }
@@ -222,7 +242,8 @@ impl Ms {
     }
 
     /// Ends the deferral of a generation. Returns the bytes.
-    pub fn release(&mut self, generation: u64) -> u64 {
+    /// `collect`: for [`crate::Space::begin_round`].
+    pub fn release(&mut self, generation: u64, collect: bool) -> u64 {
         let mut bytes = 0;
         while let Some((g, _)) = self.deferred.front() {
             if *g > generation {
@@ -233,6 +254,9 @@ impl Ms {
             };
             bytes += set.total();
             for (s, e) in set.iter() {
+                if collect {
+                    self.given_back.insert(s, e);
+                }
                 match &mut self.state {
                     State::Loaded(t) => {
                         let added = t.add(s, e);

@@ -128,9 +128,9 @@ impl Top {
     }
 
     /// Makes allocatable what was deferred in this generation.
-    pub fn release(&mut self, ms: u64, generation: u64) {
+    pub fn release(&mut self, ms: u64, generation: u64, collect: bool) {
         if let Some(m) = self.ms.get_mut(ms as usize) {
-            let bytes = m.release(generation);
+            let bytes = m.release(generation, collect);
             self.acct[m.embedded as usize].deferred -= bytes;
         }
     }
@@ -146,7 +146,12 @@ impl Top {
                 .flatten()
                 .any(|&(a, _)| a == i as u64);
             // A wholly free metaslab costs nothing to keep.
-            if active || m.allocated == 0 || m.last_used.after(idle) >= now || !m.is_clean() {
+            if active
+                || m.allocated == 0
+                || m.disabled > 0
+                || m.last_used.after(idle) >= now
+                || !m.is_clean()
+            {
                 continue;
             }
             if let State::Loaded(t) = &m.state {

@@ -60,6 +60,7 @@ fn shape(r: &Request) -> Shape {
         | Request::DeviceDetach { .. }
         | Request::PoolReopen { .. }
         | Request::PoolScrub(_)
+        | Request::PoolWear(_)
         | Request::PoolResilver { .. }
         | Request::PoolCheckpoint { .. }
         | Request::PoolReguid { .. }

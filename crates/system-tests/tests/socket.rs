@@ -327,6 +327,7 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolSync", p(r#"{"pool":"tank"}"#)),
         ("PoolSet", p(r#"{"pool":"tank","props":[["comment","text"],["autotrim","off"]],"command":"x"}"#)),
         ("PoolScrub", p(r#"{"pool":"tank"}"#)),
+        ("PoolWear", p(r#"{"pool":"tank"}"#)),
         ("PoolResilver", p(r#"{"pool":"tank"}"#)),
         ("PoolCheckpoint", p(r#"{"pool":"tank"}"#)),
         ("PoolCheckpoint", p(r#"{"pool":"tank","discard":true}"#)),

@@ -6,7 +6,7 @@
 //! data on any redundancy there is, [`WriteBatch`] collects writes and sends them leaf by leaf.
 //!
 //! Subjects: `tree` (the vdevs and changes of them), `label`, `discover` (pools found by their labels), `keys` (names in configurations), `layout` (where bytes lie),
-//! `read`, `write`, and `health` (counters, unflushed writes, reports of single transfers).
+//! `read`, `write`, `wear` (discards, and writes to free space, of what `on_leaf` says is free on a leaf), and `health` (counters, unflushed writes, reports of single transfers).
 //!
 //! Everything is synchronous and may be called from many threads. No lock is held during I/O.
 //!
@@ -19,12 +19,14 @@ mod health;
 pub mod keys;
 pub mod label;
 pub mod layout;
+mod on_leaf;
 mod read;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod wear;
 mod write;
 
 use health::{copying, io_counts, repairs, reports, unflushed};
@@ -38,6 +40,7 @@ pub use expansion::{ExpansionRefusal, ScratchWindow};
 pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use node::{Stats, Vdev, VdevKind};
+pub use on_leaf::OnLeaf;
 pub use read::{BadLeaf, Fault, RawRange, ReadOutcome, ReadReq, Rebuilt};
 pub use reports::{Report, Trouble};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};

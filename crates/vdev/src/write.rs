@@ -104,47 +104,6 @@ impl VdevTree {
         batch.write(vdev, offset, data)?;
         batch.submit().into_iter().try_for_each(|r| r)
     }
-
-    /// Tells the devices that `[offset, offset + asize)` of top-level vdev `vdev` is free. Devices
-    /// that cannot are passed over. Returns the bytes discarded on leaves.
-    pub fn discard(&self, vdev: u64, offset: u64, asize: u64) -> Result<u64> {
-        let top = self.top(vdev)?;
-        readable(&top)?;
-        let mut done = 0;
-        let mut one = |child: &Arc<Vdev>, at: u64, len: u64| -> Result<()> {
-            for leaf in child.leaves() {
-                let Some(d) = leaf.usable_device().filter(|d| d.geometry().can_discard) else {
-                    continue;
-                };
-                let len = usize::try_from(len).map_err(|_| Error::from(Kind::Overflow))?;
-                let at = leaf.data_offset(at, len)?;
-                match d.discard(at, len as u64) {
-                    Ok(()) => done += len as u64,
-                    Err(e) if e.kind == Kind::Unsupported => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(())
-        };
-        match top.kind() {
-            VdevKind::Raidz { .. } if !top.is_expanding() => {
-                let (a, w) = (top.ashift(), top.children().len() as u64);
-                let (first, end) = (offset >> a, (offset.saturating_add(asize)) >> a);
-                for (c, child) in top.children().iter().enumerate() {
-                    // Sectors k of the range with k mod w = c are consecutive rows of child c.
-                    let rows = |k: u64| (k + w - 1 - c as u64) / w;
-                    let (from, to) = (rows(first), rows(end));
-                    if to > from {
-                        one(child, from << a, (to - from) << a)?;
-                    }
-                }
-            }
-            // Rows of groups would have to be picked out; what is free stays allocated below.
-            VdevKind::Draid { .. } | VdevKind::Raidz { .. } => {}
-            _ => one(&top, offset, asize)?,
-        }
-        Ok(done)
-    }
 }
 
 fn zeros(n: usize) -> Block {

@@ -358,6 +358,9 @@ fn described(pool: &Importable, style: Style, how: &Naming, cx: &Cx<'_>) -> Obje
     let look = Look {
         exact: false,
         slow: false,
+        trim: false,
+        initialize: false,
+        zone: tz::TimeZone::utc(),
         sick_only: false,
         verbose: false,
         how: *how,

@@ -19,6 +19,7 @@ mod status_text;
 #[cfg(test)]
 mod testing;
 mod upgrade;
+mod wear;
 
 use cli::{Cx, Outcome, Parsed, Sub};
 use std::process::ExitCode;
@@ -53,6 +54,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "reopen" => devices::reopen(args, cx),
         "checkpoint" => scan::checkpoint(args, cx),
         "scrub" => scan::scrub(args, cx),
+        "trim" => wear::trim(args, cx),
+        "initialize" => wear::initialize(args, cx),
         "resilver" => scan::resilver(args, cx),
         other => Err(cli::Fail::Error(format!(
             "zpool {other}: not available in this version yet"

@@ -4,6 +4,7 @@ mod colour;
 mod error_scrub;
 pub mod json;
 mod scan_lines;
+mod wear;
 
 use crate::common;
 use crate::scripts::{Scripts, Table};
@@ -29,6 +30,9 @@ pub fn status(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let mut look = Look {
         exact: args.has("p"),
         slow: args.has("s"),
+        trim: args.has("t"),
+        initialize: args.has("i"),
+        zone: cx.zone.clone(),
         sick_only: args.has("e"),
         verbose: args.has("v"),
         how: common::naming(args, cx),
@@ -104,14 +108,6 @@ fn say_what_is_missing(args: &Parsed, cx: &mut Cx<'_>) -> Result<(), Fail> {
             "-D: statistics of deduplication are not shown in this version (zdb -D shows them)",
         ),
         (
-            args.has("t"),
-            "-t: the trim state of devices is not shown in this version, which does not trim",
-        ),
-        (
-            args.has("i"),
-            "-i: the initialization state of devices is not shown in this version, which does not initialize",
-        ),
-        (
             args.has("d"),
             "-d: there are no Direct I/O verify errors here: the daemon writes from its own memory",
         ),
@@ -126,6 +122,12 @@ fn say_what_is_missing(args: &Parsed, cx: &mut Cx<'_>) -> Result<(), Fail> {
 pub struct Look {
     pub exact: bool,
     pub slow: bool,
+    /// How far `zpool trim` has come, and `zpool initialize`.
+    pub trim: bool,
+    /// See `trim`.
+    pub initialize: bool,
+    /// Where the reader lives.
+    pub zone: TimeZone,
     pub sick_only: bool,
     pub verbose: bool,
     pub how: Naming,
@@ -567,6 +569,10 @@ fn row(
         out.push_str("  (removing)");
     } else if s.noalloc {
         out.push_str("  (non-allocating)");
+    }
+    // Spares and caches are never trimmed by a command.
+    if vdevs::is_leaf(vdev) && !matches!(vdev.class, VdevClass::Spare | VdevClass::Cache) {
+        out.push_str(&wear::notes(s, look));
     }
     out.push_str(&look.scripts.cells(vdev.guid, false));
     out.push('\n');

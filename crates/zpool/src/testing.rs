@@ -99,6 +99,10 @@ impl Backend for Fake {
                 description: "Destroy filesystems asynchronously.".into(),
                 read_only_compatible: true,
             }]),
+            Request::PoolWear(w) => Reply::Batch(api::Batch {
+                done: w.devices.clone(),
+                ..api::Batch::default()
+            }),
             Request::PoolActivity { .. } => Reply::Activity(vec![]),
             _ => Reply::Done,
         })

@@ -212,9 +212,9 @@ fn refusals() {
             "cannot open 'nosuch': no such pool\n".into(),
         ),
         (
-            vec!["trim", "tank"],
+            vec!["ddtprune", "tank"],
             1,
-            "zpool trim: not available in this version yet\n".into(),
+            "zpool ddtprune: not available in this version yet\n".into(),
         ),
     ] {
         assert_eq!(daemon.run(&line), (status, String::new(), text), "{line:?}");

@@ -61,8 +61,9 @@ fn change(
     dice: &mut Dice,
     stop: &AtomicBool,
 ) -> Result<()> {
-    match dice.below(16) {
+    match dice.below(18) {
         0..=1 => desk.scan(dice),
+        16..=17 => desk.wear(dice),
         2..=3 if changing => desk.change_devices(dice),
         4 if changing => {
             let stop = || stop.load(Ordering::Relaxed);

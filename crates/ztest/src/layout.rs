@@ -16,6 +16,7 @@ pub const TUNABLES: Tunables = Tunables {
     dirty_max: 32 << 20,
     // Small as well, so that kills find destroyed datasets freed in part.
     job_blocks: 50,
+    autotrim_txgs: 4,
 };
 
 /// How the pool is built.

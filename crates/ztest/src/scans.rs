@@ -59,6 +59,31 @@ impl Desk<'_> {
         }
     }
 
+    /// Trim or initialize of all devices is begun, suspended or stopped.
+    pub fn wear(&self, dice: &mut Dice) -> Result<()> {
+        let what = match dice.below(4) {
+            0 => api::WearKind::Initialize,
+            _ => api::WearKind::Trim,
+        };
+        let action = match dice.below(6) {
+            0..=3 => api::WearAction::Start,
+            4 => api::WearAction::Suspend,
+            _ => api::WearAction::Cancel,
+        };
+        let ask = api::PoolWear {
+            pool: self.options().pool.clone(),
+            what,
+            action,
+            command: "zpool trim".into(),
+            ..api::PoolWear::default()
+        };
+        // What does not go for single devices is in the answer.
+        match admin::pools::wear::wear(self.admin(), ROOT, &ask).map_err(told) {
+            Err(e) if refused(&e) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
     /// Waits until no scan is under way, unless `stop` says so; false: it was told to stop.
     fn settle(&self, pool: &Pool, stop: &dyn Fn() -> bool) -> Result<bool> {
         let until = Instant::now() + LONGEST;

@@ -97,6 +97,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bo
             imported: true,
             histograms: ask.histograms,
             resilver: being_filled(pool),
+            wears: Some(pool),
         };
         let mut root = look.root();
         root.children.extend(aux_rows(pool));
@@ -222,6 +223,7 @@ fn unopened(admin: &Arc<Admin>, a: &Absent, ask: &PoolGet) -> api::Pool {
             imported: false,
             histograms: false,
             resilver: None,
+            wears: None,
         };
         let mut root = look.root();
         tree.close();

@@ -226,6 +226,7 @@ fn examine(admin: &Arc<Admin>, f: &PoolFound) -> Importable {
         imported: false,
         histograms: false,
         resilver: None,
+        wears: None,
     };
     let mut root = look.root();
     // A log device that is missing can be done without.

@@ -14,6 +14,7 @@ pub mod scan;
 pub mod set;
 mod tree;
 pub mod upgrade;
+pub mod wear;
 
 use crate::errors::answer;
 use crate::registry::{Admin, PoolEntry};
@@ -90,7 +91,6 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
         running: remaining > 0,
         remaining,
     };
-    let idle = ["initialize", "trim"];
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacement_under_way());
     let removing = entry.pool.left_to_remove();
@@ -103,7 +103,17 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     list.extend(scan::activity(&entry.pool)?);
     let left = entry.pool.expansion_progress().map_or(0, |(_, left)| left);
     list.push(activity("raidz_expand", left));
-    list.extend(idle.map(|name| activity(name, 0)));
+    list.extend([pool::Wear::Initialize, pool::Wear::Trim].map(|what| {
+        let left = match entry.pool.is_readonly() {
+            true => None,
+            false => entry.pool.left_to_wear(what),
+        };
+        Activity {
+            name: what.name().into(),
+            running: left.is_some(),
+            remaining: left.unwrap_or(0),
+        }
+    }));
     Ok(list)
 }
 

@@ -78,7 +78,6 @@ pub fn honest(name: &str, value: &props::PropValue, admin: &Admin) -> Answer<()>
             Kind::Invalid,
             "property 'multihost' needs a host id: this system has none in /etc/hostid",
         )),
-        ("autotrim", Some(1)) => refuse("freed space is not given back to the devices"),
         ("failmode", Some(2)) => refuse("a daemon does not stop the system"),
         _ => Ok(()),
     }

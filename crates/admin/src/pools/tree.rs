@@ -1,10 +1,11 @@
 //! The vdev tree as the commands show it: states, counters, space.
 
+use crate::pools::wear;
 use api::{VdevAux, VdevClass, VdevHistograms, VdevKind, VdevState, VdevStats};
 use base::Txg;
 use disk::NvList;
 use env::Access;
-use pool::Pool;
+use pool::{Pool, Wear};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vdev::{keys, Aux, State, Vdev, VdevTree};
 
@@ -207,6 +208,10 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
         slow_ios: own(&s.slow_ios),
         self_healed: own(&s.repaired_bytes),
         scan_processed: own(&s.scan_bytes),
+        trim_ops: own(&s.trim_ops),
+        trim_bytes: own(&s.trim_bytes),
+        trim_errors: own(&s.trim_errors),
+        initialize_errors: own(&s.initialize_errors),
         ..VdevStats::default()
     };
     let once = v.kind().is_mirrorish();
@@ -214,6 +219,8 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
         out.read_ops += c.read_ops;
         out.read_bytes += c.read_bytes;
         out.scan_processed += c.scan_processed;
+        out.trim_ops += c.trim_ops;
+        out.trim_bytes += c.trim_bytes;
         if once {
             out.write_ops = out.write_ops.max(c.write_ops);
             out.write_bytes = out.write_bytes.max(c.write_bytes);
@@ -271,6 +278,8 @@ pub struct Look<'a> {
     pub histograms: bool,
     /// The txgs of the resilver under way: behind the first, up to the second.
     pub resilver: Option<(Txg, Txg)>,
+    /// Knows how trim and initialize of the leaves stand.
+    pub wears: Option<&'a Pool>,
 }
 
 impl Look<'_> {
@@ -311,6 +320,12 @@ impl Look<'_> {
             let size = v.device_asize();
             stats.physical = if size == 0 { 0 } else { size + LABELS };
             stats.configured_ashift = u64::from(ashift);
+            stats.trim_unsupported = v.state().usable() && !v.can_trim();
+            let of = |what| {
+                self.wears
+                    .map_or_else(Default::default, |p| wear::stats(p, what, v.guid()))
+            };
+            (stats.trim, stats.initialize) = (of(Wear::Trim), of(Wear::Initialize));
         }
         if v.has_dtl() {
             let missing = v.dtl();

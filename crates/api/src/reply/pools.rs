@@ -224,6 +224,51 @@ pub struct VdevStats {
     pub removing: bool,
     /// Nothing is allocated on it.
     pub noalloc: bool,
+    /// Discards since the import.
+    pub trim_ops: u64,
+    /// Bytes of discards.
+    pub trim_bytes: u64,
+    /// Failed discards.
+    pub trim_errors: u64,
+    /// Failed writes of `zpool initialize`.
+    pub initialize_errors: u64,
+    /// The device cannot be told of free space.
+    pub trim_unsupported: bool,
+    /// Of a leaf.
+    pub trim: WearStats,
+    /// Of a leaf.
+    pub initialize: WearStats,
+}
+
+/// How trim or initialize of a device stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WearStats {
+    /// The state.
+    pub state: WearState,
+    /// When it began or ended, seconds since 1970.
+    pub time: u64,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes to be done in all.
+    pub total: u64,
+}
+
+/// States of trim and initialize.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WearState {
+    /// Never done, or forgotten.
+    #[default]
+    None,
+    /// Under way.
+    Active,
+    /// Stopped.
+    Canceled,
+    /// Waits for a user.
+    Suspended,
+    /// Done.
+    Complete,
 }
 
 /// Histograms of a vdev since import; bucket n of latencies counts 2^n…2^(n+1)-1 ns, of sizes

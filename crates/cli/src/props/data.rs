@@ -175,7 +175,7 @@ pub static POOL: &[Info] = &[
     row("multihost", "MULTIHOST", Word, Local, "", "on | off", "off", WORDS, "Protection against import by two hosts."),
     row("checkpoint", "CKPOINT", BytesOrDash, ReadOnly, "", "<size>", "", NUMBER, "Space held by the checkpoint."),
     row("load_guid", "LOAD_GUID", Plain, ReadOnly, "", "<load_guid>", "", NUMBER, "Identity of this import."),
-    row("autotrim", "AUTOTRIM", Word, Local, "", "on | off", "off", WORDS, "Tell devices about freed space. on cannot be set in this version; a pool that has it is used without."),
+    row("autotrim", "AUTOTRIM", Word, Local, "", "on | off", "off", WORDS, "Tell devices about freed space. Where it was never set image files are told, so that they take no more space on the host than the pool uses, and other devices are not; off, once set, is obeyed."),
     row("compatibility", "COMPATIBILITY", Text, Local, "", "<file[,file...]> | off | legacy", "off", WORDS, "Limit features to those of a list."),
     row("bcloneused", "BCLONE_USED", Size, ReadOnly, "", "<size>", "", NUMBER, "Space of cloned blocks."),
     row("bclonesaved", "BCLONE_SAVED", Size, ReadOnly, "", "<size>", "", NUMBER, "Space saved by cloning blocks."),

@@ -8,4 +8,5 @@ mod progress;
 mod rebuild;
 mod resilver;
 mod scrub;
+mod wear;
 mod world;

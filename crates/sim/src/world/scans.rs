@@ -93,7 +93,15 @@ impl World {
         let done = desk(&self.opened).and_then(|d| d.scan(what));
         match done {
             Ok(()) => {
-                self.content.scrubbed = what == Scan::Scrub;
+                let wear = [
+                    Scan::Trim,
+                    Scan::Initialize,
+                    Scan::SuspendWear,
+                    Scan::CancelWear,
+                ];
+                if !wear.contains(&what) {
+                    self.content.scrubbed = what == Scan::Scrub;
+                }
                 Ok(Outcome::Done)
             }
             Err(e) if refused(&e) => Ok(Outcome::Refused),
@@ -168,6 +176,27 @@ fn refused(e: &base::Error) -> bool {
 }
 
 impl crate::desk::Desk {
+    /// `zpool trim`, `zpool initialize`, of all devices; what does not go for single ones does not matter.
+    fn wear(&self, what: Scan) -> Result<()> {
+        use api::{WearAction, WearKind};
+        let all: &[(WearKind, WearAction)] = match what {
+            Scan::Trim => &[(WearKind::Trim, WearAction::Start)],
+            Scan::Initialize => &[(WearKind::Initialize, WearAction::Start)],
+            Scan::SuspendWear => &[
+                (WearKind::Trim, WearAction::Suspend),
+                (WearKind::Initialize, WearAction::Suspend),
+            ],
+            _ => &[
+                (WearKind::Trim, WearAction::Cancel),
+                (WearKind::Initialize, WearAction::Cancel),
+            ],
+        };
+        for (what, action) in all {
+            self.wear_all(*what, *action)?;
+        }
+        Ok(())
+    }
+
     /// `zpool scrub`, `zpool resilver`
     fn scan(&self, what: Scan) -> Result<()> {
         self.scrub(match what {
@@ -175,6 +204,9 @@ impl crate::desk::Desk {
             Scan::Pause => Some(api::ScrubAction::Pause),
             Scan::Stop => Some(api::ScrubAction::Stop),
             Scan::Errors => Some(api::ScrubAction::Errors),
+            Scan::Trim | Scan::Initialize | Scan::SuspendWear | Scan::CancelWear => {
+                return self.wear(what);
+            }
             Scan::Resilver | Scan::Finish => None,
         })
     }

@@ -40,6 +40,8 @@ pub(crate) enum IoClass {
     Removal,
     /// The expansion of a RAID-Z, which writes what was born in any txg.
     Expansion,
+    /// What writes to free space once.
+    Initialize,
 }
 
 /// Sync read, sync write, async read, async write, scrub, trim, rebuild: the order in which `zpool iostat` shows them.
@@ -55,18 +57,20 @@ impl IoClass {
             (IoClass::Async, true) => 3,
             (IoClass::Scrub, _) => 4,
             (IoClass::Removal, _) => 5,
+            (IoClass::Initialize, _) => 6,
             (IoClass::Rebuild | IoClass::Expansion, _) => 8,
         }
     }
 
-    /// Number of the queue. What a scrub writes counts as asynchronous, as in OpenZFS; nothing is in the queue of trim yet.
+    /// Number of the queue. What a scrub writes counts as asynchronous, as in OpenZFS, and what is initialized.
     /// Removals are counted with rebuilds: `zpool iostat` has no column of theirs.
     fn queue(self, write: bool) -> usize {
         match (self, write) {
             (IoClass::Sync, false) => 0,
             (IoClass::Sync, true) => 1,
             (IoClass::Async, false) => 2,
-            (IoClass::Async | IoClass::Scrub, true) => 3,
+            (IoClass::Async | IoClass::Scrub | IoClass::Initialize, true) => 3,
+            (IoClass::Initialize, false) => 2,
             (IoClass::Scrub, false) => 4,
             (IoClass::Rebuild | IoClass::Removal | IoClass::Expansion, _) => 6,
         }
@@ -139,6 +143,19 @@ impl IoCounts {
         let kinds = self.queues[..3].iter().flat_map(|q| [&q.alone, &q.merged]);
         let counts = kinds.flatten().map(|n| n.load(Relaxed));
         counts.fold(0, u64::wrapping_add)
+    }
+
+    /// A discard begins; call [`IoCounts::discarded`] when it has ended.
+    pub fn discarding(&self) {
+        self.queues[5].active.fetch_add(1, Relaxed);
+    }
+
+    /// One has ended behind `ns` nanoseconds. Neither reads nor writes: only its own queue knows of it.
+    pub fn discarded(&self, bytes: u64, ns: u64) {
+        let q = &self.queues[5];
+        q.active.fetch_sub(1, Relaxed);
+        q.alone[bucket(bytes, SIZES)].fetch_add(1, Relaxed);
+        q.wait[bucket(ns, LATENCIES)].fetch_add(1, Relaxed);
     }
 
     /// The counts at this moment.
@@ -295,6 +312,7 @@ mod tests {
             (IoClass::Scrub, true, 3),
             (IoClass::Rebuild, false, 6),
             (IoClass::Rebuild, true, 6),
+            (IoClass::Initialize, true, 3),
         ] {
             let scan = Counting::new(&counts, &slow, class, &merged);
             scan.queued(write, 1);

@@ -58,6 +58,19 @@ impl Unflushed {
         self.writes.insert(m.at, (m.len, m.sum));
     }
 
+    /// What was written in `[at, at + len)` is of no use to anybody any more.
+    pub fn forget(&mut self, at: u64, len: u64) {
+        let end = at.saturating_add(len);
+        // No write is longer.
+        let from = at.saturating_sub(2 * base::MAX_BLOCK as u64);
+        let near = self.writes.range(from..end);
+        let gone = near.filter(|(a, (n, _))| **a + *n as u64 > at);
+        let gone: Vec<u64> = gone.map(|(a, _)| *a).collect();
+        for a in gone {
+            self.writes.remove(&a);
+        }
+    }
+
     /// Whether every write was flushed.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
@@ -164,6 +177,16 @@ mod tests {
         u.put_back(old);
         u.restore(&*disk).unwrap();
         put(8192, 9);
+        let mut other = Unflushed::default();
+        other.add(&Mark {
+            at: 8192,
+            len: 4096,
+            sum: 1,
+        });
+        other.forget(0, 8192);
+        assert!(is_missing(&other.restore(&*disk).unwrap_err()));
+        other.forget(12287, 1);
+        assert!(other.is_empty());
         assert!(is_missing(&u.restore(&*disk).unwrap_err()));
         disk.fail_reads
             .store(true, std::sync::atomic::Ordering::Relaxed);

@@ -232,6 +232,56 @@ impl Draid {
         Ok(self.child(perm, self.children - 1 - (spare / f) as usize))
     }
 
+    /// Children without spares.
+    pub(crate) fn disks(&self) -> u64 {
+        self.disks as u64
+    }
+
+    /// Adds what whole rows within the vdev's range `[start, end)` take on one child.
+    pub(crate) fn on_child(
+        &self,
+        child: usize,
+        ashift: u32,
+        (start, end): (u64, u64),
+        out: &mut base::RangeSet,
+    ) {
+        let g = self.group as u64;
+        let (row, size) = (g << ashift, g * ROW);
+        let mut at = start.next_multiple_of(row);
+        let end = end / row * row;
+        while at < end {
+            let group = at / size;
+            let stop = ((group + 1) * size).min(end);
+            let rows = (at % size / row, (stop - 1) % size / row + 1);
+            for (c, place) in self.columns(group) {
+                if c == child {
+                    out.insert(place + (rows.0 << ashift), place + (rows.1 << ashift));
+                }
+            }
+            at = stop;
+        }
+    }
+
+    /// The columns of a group, parity first: child, and where its part begins there.
+    fn columns(&self, group: u64) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let slice = group / self.groups;
+        let GroupPosition {
+            fgroup,
+            gamma,
+            disks: n,
+        } = self.place(group % self.groups);
+        let g = self.group as u64;
+        let perm = slice * self.fgroups as u64 + fgroup;
+        let start = (gamma * g % n) as usize;
+        let row = slice * self.rows_per_slice() + gamma * g / n;
+        let n = n as usize;
+        (0..self.group).map(move |i| {
+            let x = start + i;
+            let row = row.saturating_add(u64::from(x >= n));
+            (self.child(perm, x % n), row.saturating_mul(ROW))
+        })
+    }
+
     fn rows_per_slice(&self) -> u64 {
         self.group as u64 * self.groups / self.disks as u64
     }
@@ -278,28 +328,18 @@ impl Draid {
         let sector = 1usize << ashift;
         let g = self.group as u64;
         let group = offset / (g * ROW);
-        let slice = group / self.groups;
-        let GroupPosition {
-            fgroup,
-            gamma,
-            disks: n,
-        } = self.place(group % self.groups);
-        let perm = slice * self.fgroups as u64 + fgroup;
-        let start = gamma * g % n;
-        let row = slice * self.rows_per_slice() + gamma * g / n;
         let u = (offset % (g * ROW)) >> ashift;
-        let place = row.saturating_mul(ROW).saturating_add((u / g) << ashift);
+        let down = (u / g) << ashift;
         let (q, r) = (s / self.ndata, s % self.ndata);
         let big = if r == 0 { 0 } else { r + self.nparity };
         // Every column is written to the full height, with zeros after its data.
         let size = (q + usize::from(r != 0)) * sector;
         let mut at = from;
-        let cols = (0..self.group)
-            .map(|i| {
-                let (x, n) = (start as usize + i, n as usize);
-                let wrapped = x >= n;
-                let offset = place.saturating_add(if wrapped { ROW } else { 0 });
-                let child = self.child(perm, x % n);
+        let cols = self
+            .columns(group)
+            .enumerate()
+            .map(|(i, (child, place))| {
+                let offset = place.saturating_add(down);
                 let parity = i < self.nparity;
                 let data = if parity {
                     0

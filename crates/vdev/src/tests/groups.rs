@@ -582,23 +582,56 @@ fn missing_txgs_of_groups() {
     );
 }
 
+/// What a range takes on the leaves is its sectors, each once, and nothing else is discarded.
 #[test]
 fn discards_cover_exactly_the_range() {
-    for (kind, n) in [(GroupKind::Mirror, 2), (GroupKind::Raidz { nparity: 1 }, 3)] {
+    for (kind, n) in [
+        (GroupKind::Single, 1),
+        (GroupKind::Mirror, 2),
+        (GroupKind::Raidz { nparity: 1 }, 3),
+        (GroupKind::Raidz { nparity: 2 }, 5),
+    ] {
         let r = rig(kind, n, 9);
         let all = r.block(1 << 20);
         for d in &r.disks {
             d.poke(DATA, &all);
         }
-        r.tree.discard(0, 512 * 5, 512 * 7).unwrap();
-        let mut zeros = 0;
-        for d in &r.disks {
+        let top = r.tree.top(0).unwrap();
+        let (mut changed, mut share) = (0, 0);
+        for (leaf, d) in r.tree.leaves().iter().zip(&r.disks) {
+            let on = OnLeaf::new(&top, leaf).unwrap();
+            let mut ranges = base::RangeSet::new();
+            on.add(512 * 5, 512 * 12, &mut ranges);
+            for (s, e) in ranges.iter() {
+                r.tree.trim(leaf, s, e - s).unwrap();
+            }
             let mut b = vec![0; 1 << 20];
             d.peek(DATA, &mut b);
-            zeros += b.chunks(512).filter(|s| s.iter().all(|x| *x == 0)).count();
+            let sectors = b.chunks(512).zip(all.chunks(512));
+            changed += sectors.filter(|(a, b)| a != b).count();
+            share = on.divisor();
+            assert_eq!(leaf.stats.trim_bytes.load(Relaxed), ranges.total());
+            assert_eq!(leaf.io_figures().unwrap().alone[5].iter().sum::<u64>(), 1);
         }
-        assert_eq!(zeros, if n == 2 { 14 } else { 7 });
+        assert_eq!(changed, if share == 1 { 7 * n } else { 7 });
     }
+}
+
+#[test]
+fn a_pattern_is_written_to_exactly_the_range() {
+    let r = rig(GroupKind::Single, 1, 9);
+    let leaf = &r.tree.leaves()[0];
+    r.tree.initialize(leaf, 512, (1 << 20) + 1024).unwrap();
+    let mut b = vec![0; (1 << 20) + 2048];
+    r.disks[0].peek(DATA, &mut b);
+    let inner = &b[512..(1 << 20) + 1536];
+    assert!(b[..512]
+        .iter()
+        .chain(&b[(1 << 20) + 1536..])
+        .all(|x| *x == 0));
+    assert!(inner
+        .chunks(8)
+        .all(|w| w == 0xdead_beef_dead_beee_u64.to_le_bytes()));
 }
 
 #[test]

@@ -106,6 +106,14 @@ pub struct Stats {
     pub write_errors: AtomicU64,
     /// Reads that returned other bytes than were written.
     pub checksum_errors: AtomicU64,
+    /// Discards sent to the device.
+    pub trim_ops: AtomicU64,
+    /// Bytes of those discards.
+    pub trim_bytes: AtomicU64,
+    /// Discards the device failed.
+    pub trim_errors: AtomicU64,
+    /// Writes to free space that the device failed.
+    pub initialize_errors: AtomicU64,
     /// Requests that were with the device for longer than [`crate::SLOW_NS`].
     pub slow_ios: AtomicU64,
     /// Bytes rewritten because a copy was bad.
@@ -133,6 +141,10 @@ impl Stats {
             (&self.read_errors, &o.read_errors),
             (&self.write_errors, &o.write_errors),
             (&self.checksum_errors, &o.checksum_errors),
+            (&self.trim_ops, &o.trim_ops),
+            (&self.trim_bytes, &o.trim_bytes),
+            (&self.trim_errors, &o.trim_errors),
+            (&self.initialize_errors, &o.initialize_errors),
             (&self.slow_ios, &o.slow_ios),
             (&self.repaired_bytes, &o.repaired_bytes),
             (&self.scan_bytes, &o.scan_bytes),

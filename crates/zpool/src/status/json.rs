@@ -1,6 +1,6 @@
 //! `zpool status -j` (command reference §4).
 
-use super::{tabbed, top, Look};
+use super::{tabbed, top, wear, Look};
 use crate::common;
 use crate::iostat::nice_time;
 use crate::{status_reason, status_text};
@@ -243,6 +243,10 @@ impl Context<'_> {
         }
         if s.noalloc {
             o.put("noalloc", "1");
+        }
+        let wears = !matches!(vdev.class, VdevClass::Spare | VdevClass::Cache);
+        if vdevs::is_leaf(vdev) && wears {
+            wear::put(&mut o, s, self.look, style);
         }
         (name, o)
     }

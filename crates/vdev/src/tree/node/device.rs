@@ -106,6 +106,11 @@ impl Vdev {
         u.suspect |= !u.is_empty();
     }
 
+    /// Nobody needs what was written to these bytes of the device.
+    pub(crate) fn forget_writes(&self, at: u64, len: u64) {
+        self.unflushed.acquire().forget(at, len);
+    }
+
     fn report(&self, trouble: Trouble, op: &Op, class: IoClass) {
         let (write, at, n) = match op {
             Op::Read { offset, buf } => (false, *offset, buf.len()),
@@ -139,6 +144,11 @@ impl Vdev {
     /// How many requests of a leaf somebody has waited for since the pool was opened, see [`crate::io_counts::IoCounts::foreground`].
     pub(crate) fn foreground(&self) -> u64 {
         self.io.as_ref().map_or(0, |io| io.foreground())
+    }
+
+    /// The counters of a leaf's requests.
+    pub(crate) fn io_counts(&self) -> Option<&crate::io_counts::IoCounts> {
+        self.io.as_deref()
     }
 
     /// What the requests of a leaf took since the pool was opened; none for groups.

@@ -102,6 +102,8 @@ ZFS_FUSE_TEST_SCALE=40 system memory "20 GiB through a daemon of 256 MiB" limits
 system old-pools "pools of versions 1 to 15, each judged by \`zdb\`" old_pools --include-ignored
 system exchange "streams to OpenZFS's kernel and back" exchange
 system pools "pools used by OpenZFS's kernel and here in turn" exchange_pools
+system shapes "expansions, removals, checkpoints and trims ended by the other side" shapes_exchanged
+system volumes "the log of a volume replayed by OpenZFS's kernel" nbd
 system scans "scans cut here and ended by OpenZFS's kernel, and the reverse" scans_exchanged
 
 echo

@@ -120,15 +120,6 @@ fn ended(rig: &Rig) {
     rig.zpool(&["reguid", &pool_of(folder)]);
     rig.zpool(&["trim", "-w", &pool_of(folder)]);
     export(folder);
-    let folder = "done-split";
-    let d = pool(rig, folder, &["mirror"], (2, 2), SIZE);
-    let new = rig.disks().join("done-splitnew");
-    fs::create_dir(&new).unwrap();
-    rig.zpool(&["split", &pool_of(folder), "splitnew"]);
-    export(folder);
-    // Of the two images of a mirror the last one makes the new pool.
-    fs::rename(&d[1], new.join("d1")).unwrap();
-    fs::write(new.join("pool"), "splitnew").unwrap();
 }
 
 /// What the files of all mounted file systems below a folder are.

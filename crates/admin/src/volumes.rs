@@ -12,7 +12,7 @@ use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Error, Kind, Result};
 use disk::os_type;
 use dsl::Dataset;
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use zvol::Zvol;
@@ -71,20 +71,19 @@ impl Volumes {
         while served.get(&object).is_some_and(|s| s.zvol.is_none()) {
             served = self.closed.wait_acquire(served);
         }
-        if !served.contains_key(&object) {
-            let zvol = Zvol::open(&entry.pool, ds)?;
-            let new = Served {
-                zvol: Some(zvol),
+        let one = match served.entry(object) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(free) => free.insert(Served {
+                zvol: Some(Zvol::open(&entry.pool, ds)?),
                 clients: Vec::new(),
                 next: 0,
-            };
-            served.insert(object, new);
-        }
-        let Some(Served {
+            }),
+        };
+        let Served {
             zvol: Some(zvol),
             clients,
             next,
-        }) = served.get_mut(&object)
+        } = one
         else {
             return Err(Kind::Stale.into());
         };

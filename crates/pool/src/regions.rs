@@ -299,6 +299,30 @@ mod tests {
         assert_eq!(l.copied_bytes(), l.phys.copied + 8192);
     }
 
+    /// Bytes that the regions get of one free across all of them.
+    fn divided() -> u64 {
+        let mut l = live(&[(0, 40960)]);
+        let (t4, t5) = (Txg::new(4), Txg::new(5));
+        l.copied(moved(0, 8192, 0), t4);
+        l.land(t4).unwrap();
+        l.copied(moved(8192, 8192, 65536), t5);
+        let mapped = l.freed(4096, 24576, t5).map_or(0, |(_, n)| n);
+        let flight: u64 = ranges(&l.flights[&t5].frees)
+            .iter()
+            .map(|(s, e)| e - s)
+            .sum();
+        mapped + flight + l.done.get(&t5).copied().unwrap_or(0)
+    }
+
+    #[test]
+    fn who_handles_one_region_only_is_found() {
+        assert_eq!(divided(), 24576);
+        base::mutation::mutate(Some(Mutation::RemovalFreesOneRegion));
+        let wrong = divided();
+        base::mutation::mutate(None);
+        assert_ne!(wrong, 24576);
+    }
+
     #[test]
     fn what_is_freed_while_it_is_copied_is_a_gap_of_the_entry() {
         let mut l = live(&[(0, 4096), (8192, 16384)]);

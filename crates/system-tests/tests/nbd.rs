@@ -390,6 +390,7 @@ fn a_file_system_on_a_volume_survives_a_kill() {
     let path = disk.to_str().unwrap().to_string();
     let Some(device) = rig.loop_on(&path) else {
         let _ = child.kill();
+        let _ = child.wait();
         return;
     };
     let at = at.display();

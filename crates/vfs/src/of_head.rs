@@ -176,7 +176,11 @@ impl Snapshots for OfHead {
     }
 
     fn open(&self, wanted: Key) -> Result<Content> {
-        let ds = self.pool.dsl().dataset_by_object(wanted.object)?;
+        // The object may have become something else since.
+        let ds = match self.pool.dsl().dataset_by_object(wanted.object) {
+            Err(e) if e.is_wrong_content() => return Err(Kind::Stale.into()),
+            found => found?,
+        };
         if ds.phys().guid != wanted.guid {
             return Err(Kind::Stale.into());
         }

@@ -229,7 +229,11 @@ fn export_and_judge(dir: &TempDir, p: Arc<Pool>) {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && !text.contains("leaked"), "{text}");
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success() && !text.contains("leaked"),
+        "{text}{errors}"
+    );
 }
 
 /// Changes of the tree that OpenZFS has not ended are looked at without going on with them.

@@ -1,6 +1,6 @@
 //! A job that reads in the background and stores in syncing context how far it is, as a scrub will.
 
-use crate::world::World;
+use crate::world::{but_autotrim, World};
 use base::Result;
 use dmu::Tx;
 use pool::{Budget, CreateSpec, Job, JobState, Pool, Progress, Step, Tunables};
@@ -101,10 +101,10 @@ fn slices_and_txgs_alternate_and_a_crash_loses_at_most_a_slice() {
     let mut txgs = 0;
     while {
         w.pool.sync().unwrap();
-        !w.pool.jobs().unwrap().is_empty()
+        !but_autotrim(&w.pool).is_empty()
     } {
         txgs += 1;
-        let status = w.pool.jobs().unwrap()[0];
+        let status = but_autotrim(&w.pool)[0];
         assert_eq!((status.name, status.state), ("examine", JobState::Running));
         assert_eq!(status.progress.done, job.read.load(Ordering::Relaxed));
         // As a crash now leaves it: one slice of 30 blocks behind.
@@ -137,13 +137,13 @@ fn a_pause_that_can_be_stored_outlives_the_import() {
     let read = job.read.load(Ordering::Relaxed);
     w.fill("a", 10);
     assert_eq!(job.read.load(Ordering::Relaxed), read);
-    assert_eq!(w.pool.jobs().unwrap()[0].state, JobState::Paused);
+    assert_eq!(but_autotrim(&w.pool)[0].state, JobState::Paused);
     let found = w.open(&w.image());
     let scan = found.scan_state().unwrap().unwrap();
     assert!(scan.paused && scan.examined == read);
     found.close().unwrap();
     w.pool.pause_job("examine", false).unwrap();
-    while !w.pool.jobs().unwrap().is_empty() {
+    while !but_autotrim(&w.pool).is_empty() {
         w.pool.sync().unwrap();
     }
     assert!(!w.pool.scan_state().unwrap().unwrap().paused);

@@ -100,3 +100,10 @@ pub fn free_all(pool: &Pool) -> u64 {
     }
     panic!("{} bytes still wait to be freed", freeing(pool));
 }
+
+/// The jobs of a pool, but for autotrim, which comes and goes where image files are devices.
+pub fn but_autotrim(pool: &Pool) -> Vec<pool::JobStatus> {
+    let mut jobs = pool.jobs().unwrap();
+    jobs.retain(|j| j.name != "autotrim");
+    jobs
+}

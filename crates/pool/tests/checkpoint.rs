@@ -259,7 +259,7 @@ fn ranges_of_neighbouring_metaslabs_are_noted_apart() {
     let p = disk::spacemap::SpaceMapPhys::decode(&header).unwrap();
     let ashift = pool.tree().tops()[0].ashift();
     let mut found = Vec::new();
-    pool::map_pieces(&pool.mos(), map, p.length, &mut |piece| {
+    pool::map_pieces(pool.mos(), map, p.length, &mut |piece| {
         for e in disk::spacemap::entries(piece) {
             if let disk::spacemap::Entry::Range(r) = e? {
                 found.push(r.bytes(ashift)?);

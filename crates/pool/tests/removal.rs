@@ -155,7 +155,7 @@ impl World {
             }
             match churn {
                 true => self.churn(n),
-                false => drop(self.pool.task(|_, _| Ok(())).unwrap()),
+                false => self.pool.task(|_, _| Ok(())).unwrap(),
             }
         }
         panic!("the removal does not end");

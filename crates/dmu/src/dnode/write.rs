@@ -10,7 +10,7 @@ use std::sync::Arc;
 impl Dnode {
     /// Writes `data` at `offset`. Whole blocks and known holes are never read; the missing part of
     /// other partial blocks is fetched when the txg is written. Whether it can be read,
-    /// [`Dnode::check_edges`] tells before, and [`crate::UnreadRests::read`] afterwards.
+    /// [`Dnode::check_edges`] tells before, and `UnreadRests::read` afterwards.
     pub fn write<'a>(&self, tx: &Tx, offset: u64, data: impl Into<Data<'a>>) -> Result<()> {
         let data: Data<'a> = data.into();
         if data.is_empty() {

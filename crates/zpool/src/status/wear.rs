@@ -48,7 +48,7 @@ fn note(s: &WearStats, (detailed, [stem, never]): (bool, [&str; 2]), zone: &Time
         WearState::Complete => "completed at",
         WearState::None | WearState::Canceled => return format!("  ({never})"),
     };
-    let at = time::date(s.time, zone);
+    let at = time::ctime(s.time, zone);
     format!("  ({}% {stem}ed, {when} {at})", percent(s))
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that is too long for `make test`, one thing after the other, at the lowest priority. Writes one page of results:
 # target/nightly/results.md, with the commit and the machine it was made on; the output of each step lies beside it.
-#   tools/nightly.sh            everything: some four hours on two processors, the longest of them for the power cuts and the fuzzing
+#   tools/nightly.sh            everything: hours, most of them for the power cuts and the fuzzing
 #   tools/nightly.sh NAME...    only these steps (their names are in the page, and below)
 # What a step lacks on this machine (a virtual machine with OpenZFS, a tool) it says itself, and its line says "skipped".
 #   MINUTES=10 CUTS=600         minutes of each run that can be of any length; power cuts of the real daemon

@@ -7,7 +7,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 pub const VARIABLE: &str = "ZFS_FUSE_LOG";
 
 /// Rooms that emit events.
-const ROOMS: [&str; 10] = [
+const ROOMS: [&str; 11] = [
     "admin",
     "control",
     "daemon",
@@ -18,6 +18,7 @@ const ROOMS: [&str; 10] = [
     "vdev",
     "zil",
     "zpl",
+    "zvol",
 ];
 
 /// Levels, as they are written.

@@ -9,8 +9,9 @@ use disk::BlkPtr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A piece of data smaller than this is not worth a record of its own.
-const PIECE_MIN: usize = 1024;
+/// Where data that need several records are cut: at multiples of this in the object. Each sector of 512 or 4096 bytes, which programs write
+/// on disks as one, is then replayed whole or not at all.
+const SECTOR: usize = 4096;
 /// Blocks of files written in place together.
 const TOGETHER: usize = 128;
 /// Bytes of log blocks that are written together.
@@ -214,7 +215,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Write records with data, cut where blocks end.
+    /// Write records with data, cut at the last end of a sector before a block ends.
     fn data(
         &mut self,
         object: u64,
@@ -228,14 +229,17 @@ impl<'a> Batch<'a> {
             let want = usize::try_from(left).unwrap_or(usize::MAX / 4);
             let fits = |room: usize| {
                 let room = room.saturating_sub(WRITE_HEADER);
-                room >= want || room >= PIECE_MIN
+                room >= want || room >= SECTOR
             };
             if !fits(self.block.room()) {
                 let all = self.ahead.max(WRITE_HEADER.saturating_add(want));
-                self.close(all, WRITE_HEADER + want.min(PIECE_MIN) + 8)?;
+                self.close(all, WRITE_HEADER + want.min(SECTOR) + 8)?;
             }
             let room = (self.block.room() - WRITE_HEADER) / 8 * 8;
-            let n = want.min(room);
+            let n = match want <= room {
+                true => want,
+                false => room - (at.wrapping_add(room as u64) % SECTOR as u64) as usize,
+            };
             let mut b = write_record(tx::WRITE, object, at, n as u64, n);
             fetch(at, &mut b[WRITE_HEADER..WRITE_HEADER + n])?;
             self.record(b, txg)?;

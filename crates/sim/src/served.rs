@@ -311,12 +311,29 @@ impl Life {
                 let mut c = client.0.acquire();
                 let (told, dropped) = (std::mem::take(&mut c.told), std::mem::take(&mut c.dropped));
                 drop(c);
-                dropped.iter().for_each(|n| door.forget(*n, 1));
+                for node in dropped {
+                    door.forget(node, 1);
+                    self.evict(&name, client, (way, node));
+                }
                 told.iter()
                     .for_each(|t| self.trace.push(format!("  {name} {way} is told: {t}")));
             }
         }
         Ok(())
+    }
+
+    /// The pages of a node that a client knows by no name and has not open any more go with it, as a kernel's do: nobody tells it
+    /// of changes.
+    fn evict(&self, head: &str, client: &Client, (way, node): (usize, u64)) {
+        let open = match head {
+            HEAD => &self.open,
+            _ => &self.open_in_copy,
+        };
+        let mut c = client.0.acquire();
+        let is_named = c.names.values().any(|n| *n == Some(node));
+        if !is_named && !open.iter().any(|o| (o.way, o.node) == (way, node)) {
+            c.pages.remove(&node);
+        }
     }
 
     fn create(&mut self, way: usize, name: &str) -> Result<()> {
@@ -547,9 +564,10 @@ impl Life {
             handle,
         } = self.open.swap_remove(at);
         let s = self.service(HEAD)?;
-        let door = &s.ways[way].0;
+        let (door, client) = &s.ways[way];
         door.release(node, handle);
         door.forget(node, 1);
+        self.evict(HEAD, client, (way, node));
         self.note(format!("close {way} {node}"));
         let named = self.head.names.values().any(|f| *f == file);
         if !named && !self.is_open(file) {

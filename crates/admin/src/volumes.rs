@@ -253,7 +253,7 @@ pub fn names(admin: &Admin) -> Vec<String> {
     for entry in admin.pools() {
         let Ok(_gate) = entry.pass() else { continue };
         let _names = entry.names.read();
-        let mut left: Vec<_> = entry.pool.dsl().root().into_iter().collect();
+        let mut left: Vec<_> = entry.pool.root_dir().into_iter().collect();
         while let Some(dir) = left.pop() {
             if cancel::is_cancelled() {
                 break;

@@ -58,8 +58,11 @@ impl Dataset {
         Ok(out)
     }
 
-    /// Bookmarks of a head with their integers as they are stored, by name.
-    pub(crate) fn bookmark_words(&self) -> Result<Vec<(String, Vec<u64>)>> {
+    /// Bookmarks of a head with their integers as they are stored, 3 or 12, by name.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn bookmark_words(&self) -> Result<Vec<(String, Vec<u64>)>> {
         let mut out = Vec::new();
         if let Some(map) = self.bookmark_map()? {
             for e in Zap::new(&map).iter() {

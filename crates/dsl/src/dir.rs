@@ -149,6 +149,18 @@ impl Dir {
         self.core.hold(o)
     }
 
+    /// The first word of an entry of the directory's own ZAP, if it has one.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn first_word(&self, key: &str) -> Result<Option<u64>> {
+        if !is_zapified(&self.dn) {
+            return Ok(None);
+        }
+        let value = Zap::new(&self.dn).get_value(key)?;
+        Ok(value.and_then(|v| v.ints().first().copied()))
+    }
+
     /// One of the integers of a zapified directory.
     pub(crate) fn extra(&self, key: &str) -> Result<Option<u64>> {
         match is_zapified(&self.dn) {

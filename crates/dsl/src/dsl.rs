@@ -483,6 +483,23 @@ impl Dsl {
         self.core.dataset(object)
     }
 
+    /// Directories of the file systems and volumes that begin with a snapshot.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn clones_of(&self, snap: &Dataset) -> Result<Vec<Arc<Dir>>> {
+        let object = snap.phys().next_clones_obj;
+        if object == 0 {
+            return Ok(Vec::new());
+        }
+        // What is recorded is the first dataset of the clone, which may be a snapshot of it.
+        let map = self.core.hold(object)?;
+        let clones = Zap::new(&map).iter();
+        clones
+            .map(|e| Ok(self.core.dataset(e?.value.to_u64()?)?.dir()))
+            .collect()
+    }
+
     /// The directory `pool/a/b`; `Kind::NotFound` with a sentence.
     pub fn dir(&self, name: &str) -> Result<Arc<Dir>> {
         let mut parts = name.split('/');

@@ -60,6 +60,29 @@ impl RedactionList {
 }
 
 impl Dsl {
+    /// Guids of the snapshots a redaction list was made of, whether it is complete or not: in its bonus, or in a spill block.
+    ///
+    /// # Errors
+    /// `Kind::Damaged`: there are fewer guids than it says; those of reading the MOS.
+    pub fn redacted_by(&self, object: u64) -> Result<Vec<u64>> {
+        let dn = self.core.hold(object)?;
+        let bonus = dn.bonus();
+        let spill = dn.spill()?;
+        let bytes: &[u8] = spill.as_ref().map_or(&bonus[..], |b| &b[..]);
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
+            .collect();
+        let count = words.get(HEADER / 8 - 1).copied().unwrap_or(0);
+        let guids = words.get(HEADER / 8..).unwrap_or_default();
+        match usize::try_from(count).ok().and_then(|n| guids.get(..n)) {
+            Some(list) => Ok(list.to_vec()),
+            None => Err(Error::damaged(format!(
+                "redaction list {object}: {count} snapshots"
+            ))),
+        }
+    }
+
     /// Opens the redaction list in an object of the MOS.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! Lock order: the locks of [`SpaceMaps`] come before those of `space`.
 
 use crate::indirect::Removed;
-use crate::SpaceMaps;
+use crate::spacemaps::SpaceMaps;
 use space::Space;
 use std::sync::Arc;
 
@@ -20,4 +20,16 @@ pub(crate) struct Allocation {
     /// Deflated bytes that the software before left to be freed; they stay in a pool that is only read, and are freed when one
     /// that is written is opened.
     pub deferred_frees: u64,
+}
+
+/// Reads space maps when the allocator wants them.
+pub(crate) struct MapLoader(pub std::sync::Weak<SpaceMaps>);
+
+impl space::Loader for MapLoader {
+    fn load(&self, vdev: u64, ms: u64) -> base::Result<base::RangeSet> {
+        match self.0.upgrade() {
+            Some(m) => m.load(vdev, ms),
+            None => Err(base::Error::new(base::Kind::Stale, "the pool was exported")),
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //!
 //! Lock order: `shared` and `props` are leaf locks. Neither is held while a txg is waited for.
 
-use crate::{MapFeatures, Shared, Tunables};
+use crate::spacemaps::MapFeatures;
 use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::feature::guid;
@@ -14,6 +14,46 @@ use dsl::{FeatureStore, Features, PropValue};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Pool version with feature flags.
+pub const VERSION_FEATURES: u64 = 5000;
+
+/// Memory and behaviour of one pool's engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunables {
+    /// Bytes of the block cache.
+    pub cache_bytes: u64,
+    /// Dirty bytes at which writers wait.
+    pub dirty_max: u64,
+    /// Blocks a background job may handle per txg, at least 1.
+    pub job_blocks: u64,
+    /// Txgs behind which a round of autotrim begins, at least 1.
+    pub autotrim_txgs: u64,
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Tunables {
+            cache_bytes: 256 << 20,
+            dirty_max: 256 << 20,
+            job_blocks: 100_000,
+            autotrim_txgs: 32,
+        }
+    }
+}
+
+/// Names and numbers of the pool that may change while it is open.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// Name under which the pool is open.
+    pub name: String,
+    /// Name in the labels, where `name` is for this import only.
+    pub label_name: Option<String>,
+    /// Pool version, 1 to 28 or 5000.
+    pub version: u64,
+    /// Keys of the configuration such as `comment` and `compatibility`.
+    pub extra: Vec<(String, String)>,
+}
 
 /// Stored properties by name.
 pub(crate) type KnownProps = BTreeMap<String, PropValue>;

@@ -1,6 +1,6 @@
 //! Assembly of a [`Pool`] from its parts, the same way for creating and opening one.
 
-use crate::allocation::Allocation;
+use crate::allocation::{Allocation, MapLoader};
 use crate::background::Background;
 use crate::configuration::Configuration;
 use crate::devices::{SpaceAllocator, TreeDevices};
@@ -21,7 +21,7 @@ use crate::sync::SyncState;
 use crate::txgs::Txgs;
 use crate::vdevs::Vdevs;
 use crate::wear::{AutotrimJob, Wear, WearJob, Wears};
-use crate::{MapLoader, Pool, SpaceMaps, Tunables};
+use crate::{Pool, SpaceMaps, Tunables};
 use base::{Cause, RangeSet, Txg};
 use disk::uberblock::Uberblock;
 use dmu::{Dmu, DmuOptions, Objset};

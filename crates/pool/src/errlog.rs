@@ -193,7 +193,7 @@ impl Pool {
             return 0;
         }
         let head = || -> Result<u64> {
-            let dir = self.dsl().dataset_by_object(objset)?.dir();
+            let dir = self.dataset_by_object(objset)?.dir();
             Ok(dir.phys().head_dataset_obj)
         };
         head().unwrap_or(objset)
@@ -441,7 +441,7 @@ impl Pool {
         if !d.birth.is_none() && self.by_head() {
             return !self.sharers(d).is_empty();
         }
-        match self.dsl().dataset_by_object(d.objset) {
+        match self.dataset_by_object(d.objset) {
             Ok(ds) => self.has_block(&ds, d),
             Err(e) => e.kind != Kind::NotFound,
         }
@@ -461,7 +461,7 @@ impl Pool {
     /// Whether the block in the place of an error is this one.
     fn has_pointer(&self, d: &Damage, bp: &BlkPtr) -> bool {
         let found = || -> Result<BlkPtr> {
-            let ds = self.dsl().dataset_by_object(d.objset)?;
+            let ds = self.dataset_by_object(d.objset)?;
             let readonly = self.is_readonly() || ds.is_snapshot();
             let os = ds.open_objset(self.write_policy(&ds)?, readonly)?;
             let dn = os.hold(d.object)?;
@@ -536,7 +536,7 @@ impl Pool {
             if object == 0 || !seen.insert(object) || seen.len() > MOST_SHARERS {
                 continue;
             }
-            let ds = match self.dsl().dataset_by_object(object) {
+            let ds = match self.dataset_by_object(object) {
                 Ok(ds) => ds,
                 Err(e) => {
                     // Of a dataset that cannot be looked at the number is all there is to tell.

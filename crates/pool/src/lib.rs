@@ -65,6 +65,7 @@ mod sync;
 mod tops;
 mod txg_times;
 mod txgs;
+mod upgrade;
 mod vdevs;
 mod verify;
 mod volumes;
@@ -74,6 +75,7 @@ pub use accounting::{owner, Owner};
 use base::sync::MutexExt;
 pub use brt::Brts;
 pub use checkpoint::Checkpoint;
+pub use configuration::{Shared, Tunables, VERSION_FEATURES};
 pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
 pub use ddt::{pack_entry, unpack_entry, Ddts};
@@ -95,58 +97,19 @@ pub use snapshots::LeftLog;
 pub use spacemaps::{map_pieces, MapFeatures, SpaceMaps, TopShape};
 pub use spares::{AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
+pub use upgrade::enable_features;
 pub use volumes::Volume;
 pub use wear::{Wear, WearAction, WearRefusal, WearState, WearStatus};
 
 use base::{Error, Result};
 use disk::feature::guid;
 use dmu::{Dmu, Objset};
-use dsl::{Dsl, FeatureStore};
+use dsl::{Dataset, Dir, Dsl, FeatureStore, Features};
 use env::Env;
 use space::Space;
 use std::sync::{Arc, MutexGuard};
 use vdev::VdevTree;
 use zio::Zio;
-
-/// Pool version with feature flags.
-pub const VERSION_FEATURES: u64 = 5000;
-
-/// Memory and behaviour of one pool's engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Tunables {
-    /// Bytes of the block cache.
-    pub cache_bytes: u64,
-    /// Dirty bytes at which writers wait.
-    pub dirty_max: u64,
-    /// Blocks a background job may handle per txg, at least 1.
-    pub job_blocks: u64,
-    /// Txgs behind which a round of autotrim begins, at least 1.
-    pub autotrim_txgs: u64,
-}
-
-impl Default for Tunables {
-    fn default() -> Self {
-        Tunables {
-            cache_bytes: 256 << 20,
-            dirty_max: 256 << 20,
-            job_blocks: 100_000,
-            autotrim_txgs: 32,
-        }
-    }
-}
-
-/// Names and numbers of the pool that may change while it is open.
-#[derive(Clone, Debug, Default)]
-pub struct Shared {
-    /// Name under which the pool is open.
-    pub name: String,
-    /// Name in the labels, where `name` is for this import only.
-    pub label_name: Option<String>,
-    /// Pool version, 1 to 28 or 5000.
-    pub version: u64,
-    /// Keys of the configuration such as `comment` and `compatibility`.
-    pub extra: Vec<(String, String)>,
-}
 
 /// An open pool.
 pub struct Pool {
@@ -300,6 +263,64 @@ impl Pool {
         &self.sets.dsl
     }
 
+    /// The directory `pool/a/b`.
+    ///
+    /// # Errors
+    /// `Kind::NotFound`: there is none; those of reading the MOS.
+    pub fn dir(&self, name: &str) -> Result<Arc<Dir>> {
+        self.sets.dsl.dir(name)
+    }
+
+    /// The dataset `pool/a` or `pool/a@snap`.
+    ///
+    /// # Errors
+    /// `Kind::NotFound`: there is none; those of reading the MOS.
+    pub fn dataset(&self, name: &str) -> Result<Arc<Dataset>> {
+        self.sets.dsl.dataset(name)
+    }
+
+    /// A dataset by its object of the MOS.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn dataset_by_object(&self, object: u64) -> Result<Arc<Dataset>> {
+        self.sets.dsl.dataset_by_object(object)
+    }
+
+    /// The directory of the pool itself, above all others.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn root_dir(&self) -> Result<Arc<Dir>> {
+        self.sets.dsl.root()
+    }
+
+    /// The file system of the pool itself, above all others.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn root_dataset(&self) -> Result<Arc<Dataset>> {
+        self.sets.dsl.root_dataset()
+    }
+
+    /// Whether a feature is enabled.
+    pub fn has_feature(&self, guid: &str) -> bool {
+        self.config.features.is_enabled(guid)
+    }
+
+    /// Counts of features; none is active in pools of old versions.
+    pub fn feature_counts(&self) -> &Arc<dyn Features> {
+        &self.config.features
+    }
+
+    /// The last txg that a scrub has verified; 0: none.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub fn last_scrubbed_txg(&self) -> Result<u64> {
+        Ok(self.directory("last_scrubbed_txg")?.unwrap_or(0))
+    }
+
     /// Deduplicated and cloned blocks, the checkpoint.
     pub fn shares(&self) -> &Arc<Shares> {
         &self.sharing
@@ -375,17 +396,5 @@ impl Pool {
     /// clients that have a cache of their own.
     pub fn keep_streams(&self, keep: bool) {
         self.zio().cache.set_streams(keep);
-    }
-}
-
-/// Reads space maps when the allocator wants them.
-pub(crate) struct MapLoader(pub std::sync::Weak<SpaceMaps>);
-
-impl space::Loader for MapLoader {
-    fn load(&self, vdev: u64, ms: u64) -> Result<base::RangeSet> {
-        match self.0.upgrade() {
-            Some(m) => m.load(vdev, ms),
-            None => Err(Error::new(base::Kind::Stale, "the pool was exported")),
-        }
     }
 }

@@ -425,7 +425,7 @@ impl Pool {
     /// An object set is about to be written after the tasks of its txg: an error if a snapshot has
     /// taken it over in between, which this would spoil.
     fn must_not_be_taken(&self, tx: &Tx, os: &Arc<Objset>) -> Result<()> {
-        let ds = self.dsl().dataset_by_object(os.id())?;
+        let ds = self.dataset_by_object(os.id())?;
         // Of a clone the snapshot before it may be another file system's.
         let own = ds.prev()?.map(|s| s.phys());
         let own = own.filter(|s| s.next_snap_obj == os.id());
@@ -445,7 +445,7 @@ impl Pool {
         if os.id() == 0 {
             return Ok(());
         }
-        let ds = self.dsl().dataset_by_object(os.id())?;
+        let ds = self.dataset_by_object(os.id())?;
         if !ds.has_feature(LONGNAME) && self.config.features.is_enabled(LONGNAME) {
             // Names may be long from now on, so whoever opens the pool has to know.
             if own_number(&ds, "longname")? != 0 {

@@ -125,7 +125,7 @@ impl NewFs {
 
     /// Checks the properties of a clone of this snapshot.
     pub fn of_clone(entry: &PoolEntry, origin: &Arc<Dataset>, list: &api::Props) -> Answer<NewFs> {
-        let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
+        let enabled = |guid: &str| entry.pool.has_feature(guid);
         let allowed = Allowed {
             version: entry.pool.version(),
             enabled: &enabled,
@@ -372,7 +372,7 @@ impl NewFs {
             o.utf8only = self.utf8only.unwrap_or(above.utf8only) != 0 || o.normalization != 0;
             o.casesensitivity = self.case.unwrap_or(above.case);
         }
-        o.project_quota = pool.dsl().features().is_enabled(guid::PROJECT_QUOTA);
+        o.project_quota = pool.has_feature(guid::PROJECT_QUOTA);
         (o.uid, o.gid) = owner;
         o
     }
@@ -398,7 +398,7 @@ pub fn init_root(
     new: &NewFs,
     owner: (u32, u32),
 ) -> Result<()> {
-    let ds = pool.dsl().root_dataset()?;
+    let ds = pool.root_dataset()?;
     set::store_props(pool, tx, &ds, &new.stored, None)?;
     let mut policy = pool.write_policy(&ds)?;
     policy.accounting_flags = os.policy().accounting_flags;
@@ -422,7 +422,7 @@ struct Made {
 /// # Errors
 /// `Kind::NoSpace`
 pub fn check_room(pool: &Pool, blocks: u64) -> Result<()> {
-    if pool.dsl().root()?.available().bytes < blocks.saturating_mul(BLOCK) {
+    if pool.root_dir()?.available().bytes < blocks.saturating_mul(BLOCK) {
         bail!(NoSpace, "out of space");
     }
     Ok(())
@@ -435,7 +435,7 @@ fn make(pool: &Pool, tx: &Tx, who: &Caller, list: &[Made]) -> Result<()> {
         let Some((parent, last)) = m.name.rsplit_once('/') else {
             bail!(Invalid, "a pool is made with 'zpool create'");
         };
-        let parent = pool.dsl().dir(parent)?;
+        let parent = pool.dir(parent)?;
         if m.new.check_limits(parent.available().bytes).is_err() {
             bail!(NoSpace, "out of space");
         }
@@ -495,7 +495,7 @@ pub fn above(entry: &PoolEntry, name: &str, parents: bool) -> Answer<Above> {
     let mut missing = Vec::new();
     let mut at = name;
     while let Some((up, _)) = at.rsplit_once('/') {
-        match entry.pool.dsl().dataset(up) {
+        match entry.pool.dataset(up) {
             Ok(parent) => {
                 if datasets::kind_of(entry, &parent) != DatasetKind::Filesystem {
                     return Err(ApiError::reason(
@@ -530,11 +530,11 @@ fn new_key(
     prepared: Option<Prepared>,
 ) -> Answer<Option<NewKey>> {
     let pool = &entry.pool;
-    let enabled = pool.dsl().features().is_enabled(dsl::crypto::ENCRYPTION);
+    let enabled = pool.has_feature(dsl::crypto::ENCRYPTION);
     let parent = above.parent.dir();
     let key = keys::for_new(Some(&parent), enabled, want, prepared)?;
     if key.is_some() {
-        keys::need_ivsets(&**pool.dsl().features())?;
+        keys::need_ivsets(&**pool.feature_counts())?;
     }
     Ok(key)
 }
@@ -576,7 +576,7 @@ pub fn make_parents(
 /// Whether a dataset of that name and kind is there, which `-p` (`fine`) does not mind. Any other one of that name is
 /// refused.
 fn is_there(entry: &PoolEntry, name: &str, kind: DatasetKind, fine: bool) -> Answer<bool> {
-    match entry.pool.dsl().dir(name) {
+    match entry.pool.dir(name) {
         Err(e) if e.kind == Kind::NotFound => return Ok(false),
         found => found.map_err(|e| datasets::plain(e, name))?,
     };
@@ -603,7 +603,7 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, r: &DatasetCreate) -> Answer<Creat
             format!("no such pool '{pool_name}'"),
         ));
     };
-    let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
+    let enabled = |guid: &str| entry.pool.has_feature(guid);
     let allowed = Allowed {
         version: entry.pool.version(),
         enabled: &enabled,

@@ -47,7 +47,7 @@ impl Step {
     fn load(&self, pool: &Pool) -> Result<Arc<Dataset>> {
         match &self.snapshot {
             Some((head, e)) => head.named_snapshot(e),
-            None => pool.dsl().dataset_by_object(self.object),
+            None => pool.dataset_by_object(self.object),
         }
     }
 

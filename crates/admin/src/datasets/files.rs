@@ -108,7 +108,7 @@ pub fn read_unimported(
     key: &mut dyn FnMut(&KeyWanted) -> Answer<Secret>,
     to: &mut dyn Write,
 ) -> Answer<()> {
-    let ds = match pool.dsl().dataset(name) {
+    let ds = match pool.dataset(name) {
         Ok(ds) => ds,
         Err(e) if e.kind == Kind::NotFound => return Err(ApiError::no_such_dataset(name)),
         Err(e) => return Err(datasets::plain(e, name)),
@@ -235,7 +235,7 @@ impl View {
 
     /// Whether the dataset exists, and has the object set that is read.
     fn is_there(&self, entry: &PoolEntry) -> bool {
-        let now = entry.pool.dsl().dataset_by_object(self.ds.object());
+        let now = entry.pool.dataset_by_object(self.ds.object());
         let os = self.ds.objset();
         now.is_ok_and(|now| Arc::ptr_eq(&now, &self.ds))
             && os.is_some_and(|os| Arc::ptr_eq(&os, self.zfs.objset()))

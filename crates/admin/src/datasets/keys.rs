@@ -289,7 +289,7 @@ pub fn change(
     }
     let mut want = CryptProps::default();
     for (name, text) in props {
-        let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
+        let enabled = |guid: &str| entry.pool.has_feature(guid);
         let allowed = crate::datasets::parse::Allowed {
             version: entry.pool.version(),
             enabled: &enabled,

@@ -35,7 +35,6 @@ use disk::{os_type, NvList, Value};
 use dsl::{Dataset, Dir};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zap::Zap;
 
 pub use crate::Answer;
 
@@ -84,7 +83,7 @@ pub fn find_anyway(entry: &PoolEntry, name: &str) -> Answer<Arc<Dataset>> {
     if is_hidden(name) {
         return Err(ApiError::no_such_dataset(name));
     }
-    match entry.pool.dsl().dataset(name) {
+    match entry.pool.dataset(name) {
         Ok(ds) => Ok(ds),
         Err(e) if e.kind == Kind::NotFound => Err(ApiError::no_such_dataset(name)),
         Err(e) => Err(plain(e, name)),
@@ -100,7 +99,7 @@ fn received_below(entry: &PoolEntry, name: &str) -> Option<String> {
 
 /// The name under which a dataset that is filled is seen.
 fn filled_name(entry: &PoolEntry, object: u64) -> Option<String> {
-    let dir = entry.pool.dsl().dataset_by_object(object).ok()?.dir();
+    let dir = entry.pool.dataset_by_object(object).ok()?.dir();
     // What exists is filled through a child that nobody sees.
     let shown = match dir.name() == dsl::RECV {
         true => dir.parent()?,
@@ -249,20 +248,5 @@ pub fn subtree_past(from: &Arc<Dir>) -> (Vec<Arc<Dataset>>, Lost) {
 
 /// File systems and volumes that begin with a snapshot.
 pub fn clones(entry: &PoolEntry, snap: &Dataset) -> Result<Vec<Arc<Dir>>> {
-    let object = snap.phys().next_clones_obj;
-    if object == 0 {
-        return Ok(Vec::new());
-    }
-    // What is recorded is the first dataset of the clone, which may be a snapshot of it.
-    let dn = entry.pool.dsl().mos().hold(object)?;
-    Zap::new(&dn)
-        .iter()
-        .map(|e| {
-            Ok(entry
-                .pool
-                .dsl()
-                .dataset_by_object(e?.value.to_u64()?)?
-                .dir())
-        })
-        .collect()
+    entry.pool.dsl().clones_of(snap)
 }

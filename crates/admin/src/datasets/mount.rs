@@ -336,7 +336,7 @@ pub fn mount_all(
         let gate = entry.gate.acquire_read();
         let top = match root {
             Some(name) => datasets::find(entry, name)?.dir(),
-            None => entry.pool.dsl().root().map_err(errors::answer)?,
+            None => entry.pool.root_dir().map_err(errors::answer)?,
         };
         let eligible = |ds: &Arc<Dataset>| -> Result<Option<std::path::PathBuf>> {
             if is_in_place(entry, ds)
@@ -713,7 +713,7 @@ impl<'a> Early<'a> {
 ///
 /// Errors: those of looking it up.
 pub fn is_there(entry: &PoolEntry, ds: &Dataset) -> Result<bool> {
-    match entry.pool.dsl().dataset(&ds.full_name()) {
+    match entry.pool.dataset(&ds.full_name()) {
         Ok(here) => Ok(here.object() == ds.object()),
         Err(e) if e.kind == Kind::NotFound => Ok(false),
         Err(e) => Err(e),

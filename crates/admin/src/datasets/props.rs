@@ -413,7 +413,10 @@ impl<'a> View<'a> {
             },
             "filesystem_count" => return self.count("com.joyent:filesystem_count"),
             "snapshot_count" => return self.count("com.joyent:snapshot_count"),
-            "snapshots_changed" => self.extra("com.ixsystems:snapshots_changed")?,
+            "snapshots_changed" => self
+                .ds
+                .dir()
+                .first_word("com.ixsystems:snapshots_changed")?,
             _ => None,
         };
         Ok(n.map(|n| (Value::Number(n), Source::None)))
@@ -431,18 +434,8 @@ impl<'a> View<'a> {
         Ok(names)
     }
 
-    /// First word of an entry of the directory's own ZAP.
-    fn extra(&self, key: &str) -> Result<Option<u64>> {
-        let dn = self.entry.pool.dsl().mos().hold(self.ds.dir().object())?;
-        if dn.info().obj_type != disk::ObjType::ZAP_METADATA {
-            return Ok(None);
-        }
-        let v = Zap::new(&dn).get_value(key)?;
-        Ok(v.and_then(|v| v.ints().first().copied()))
-    }
-
     fn count(&self, key: &str) -> Result<Shown> {
-        Ok(Some(match self.extra(key)? {
+        Ok(Some(match self.ds.dir().first_word(key)? {
             Some(n) => (Value::Number(n), Source::Local),
             None => (Value::Number(props::UNLIMITED), Source::Default),
         }))
@@ -473,7 +466,7 @@ impl<'a> View<'a> {
             true => from.to_string(),
             false => format!("{}@{from}", self.head_name()),
         };
-        let snap = self.entry.pool.dsl().dataset(&name).ok()?;
+        let snap = self.entry.pool.dataset(&name).ok()?;
         self.ds.written_since(&snap).ok()
     }
 
@@ -483,7 +476,7 @@ impl<'a> View<'a> {
             return Ok(None);
         };
         let fs = if fs.is_empty() { self.head_name() } else { fs };
-        let Ok(head) = self.entry.pool.dsl().dataset(fs) else {
+        let Ok(head) = self.entry.pool.dataset(fs) else {
             return Ok(None);
         };
         // Bookmarks of other file systems are no moments of this one.

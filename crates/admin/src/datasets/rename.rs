@@ -92,7 +92,7 @@ pub fn rename(
     let renamed = ds.clone();
     let done = entry.pool.task(move |pool: &Pool, tx: &Tx| -> Result<()> {
         make_parents(pool, tx)?;
-        let to = pool.dsl().dir(&parent)?;
+        let to = pool.dir(&parent)?;
         pool.dsl().check_rename_limits(&dir, &to, &caller)?;
         pool.dsl().rename(tx, &dir, &to, &last)?;
         setters::note_content((pool, tx), &renamed, None, setters::user(&caller))?;
@@ -167,7 +167,7 @@ fn check(
             format!("cannot create '{to}': missing dataset name"),
         ));
     };
-    match entry.pool.dsl().dir(to) {
+    match entry.pool.dir(to) {
         Ok(_) => return Err(ApiError::reason(Kind::Exists, "dataset already exists")),
         Err(e) if e.kind == Kind::NotFound => {}
         Err(e) => return Err(datasets::plain(e, from)),

@@ -244,7 +244,7 @@ fn checked(
         DatasetKind::Volume => Types::VOLUME,
         _ => Types::FILESYSTEM,
     };
-    let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
+    let enabled = |guid: &str| entry.pool.has_feature(guid);
     let allowed = Allowed {
         version: entry.pool.version(),
         enabled: &enabled,
@@ -834,7 +834,7 @@ fn received_value(name: &str, value: &disk::nvlist::Value) -> Option<PropValue> 
 
 /// The properties a stream brought whose values need features that the pool has not: they are not stored.
 pub fn unfit(pool: &Pool, list: &disk::NvList) -> Vec<String> {
-    let enabled = |guid: &str| pool.dsl().features().is_enabled(guid);
+    let enabled = |guid: &str| pool.has_feature(guid);
     let allowed = parse::Allowed {
         version: pool.version(),
         enabled: &enabled,
@@ -879,7 +879,7 @@ fn store_changes(pool: &Pool, tx: &Tx, changes: &[Change], by: Option<u64>) -> R
     let mut limits = || -> Result<()> {
         for c in changes {
             // The dataset may be gone since it was looked up.
-            if pool.dsl().dataset(&c.ds.full_name())?.object() != c.ds.object() {
+            if pool.dataset(&c.ds.full_name())?.object() != c.ds.object() {
                 return Err(Kind::NotFound.into());
             }
             let mut limits: Vec<_> = c.list.iter().filter(|(n, _)| is_limit(n)).collect();

@@ -26,7 +26,7 @@ const LISTED: usize = 32;
 
 /// Whether a dataset that was looked up is still there under its name.
 fn still(pool: &Pool, name: &str, ds: &Dataset) -> Result<()> {
-    let now = pool.dsl().dataset(name)?;
+    let now = pool.dataset(name)?;
     match now.object() == ds.object() && now.phys().guid == ds.phys().guid {
         true => Ok(()),
         false => Err(Kind::NotFound.into()),
@@ -76,7 +76,7 @@ fn wanted(
                 let (sound, mut damaged) = found.map_err(|e| datasets::plain(e, fs))?;
                 // Others destroy file systems meanwhile.
                 let gone = |name: &str| {
-                    let e = entry.pool.dsl().dir(name).err();
+                    let e = entry.pool.dir(name).err();
                     e.is_some_and(|e| e.kind == Kind::NotFound)
                 };
                 damaged.retain(|(name, _)| !gone(name));
@@ -539,7 +539,7 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
     let _names = entry.names.read();
     crate::cancel::check()?;
     let origin = datasets::find(&entry, &r.snapshot)?;
-    match entry.pool.dsl().dir(name) {
+    match entry.pool.dir(name) {
         Ok(_) if r.parents => {
             return Ok(Created {
                 existed: true,
@@ -603,11 +603,11 @@ pub fn clone(admin: &Arc<Admin>, peer: Peer, r: &DatasetClone) -> Answer<Created
             still(pool, &from, &origin)?;
             create::check_room(pool, create::DATASET * more)?;
             // Asked before the parents are made, which cannot be taken back.
-            if let Ok(parent) = pool.dsl().dir(parent) {
+            if let Ok(parent) = pool.dir(parent) {
                 pool.dsl().check_create(&parent, last, false)?;
             }
             make_parents(pool, tx)?;
-            let parent = pool.dsl().dir(parent)?;
+            let parent = pool.dir(parent)?;
             pool.dsl().check_filesystem_limit(&parent, 1, &caller)?;
             let ds = pool.clone_in(tx, &parent, last, &origin, CreateArgs::default())?;
             pool.dsl().give_creator(tx, &ds, uid)?;

@@ -19,7 +19,7 @@ pub fn asked(entry: &PoolEntry, ds: &Arc<Dataset>, text: &str) -> Answer<Option<
     };
     let allowed = Allowed {
         version: entry.pool.version(),
-        enabled: &|guid| entry.pool.dsl().features().is_enabled(guid),
+        enabled: &|guid| entry.pool.has_feature(guid),
     };
     let (_, value) = parse::parse(&allowed, "version", text, ty, false)?;
     let now = datasets::objsets::master(entry, ds)

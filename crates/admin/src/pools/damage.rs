@@ -32,7 +32,7 @@ pub fn files(entry: &Arc<PoolEntry>, paths: bool) -> Vec<String> {
             out.push(format!("<metadata>:<{object:#x}>"));
             continue;
         }
-        let Ok(ds) = pool.dsl().dataset_by_object(objset) else {
+        let Ok(ds) = pool.dataset_by_object(objset) else {
             out.push(format!("<{objset:#x}>:<{object:#x}>"));
             continue;
         };

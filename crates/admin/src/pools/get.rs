@@ -452,7 +452,7 @@ impl<'a> Getter<'a> {
         };
         let value = match (p.name, &value) {
             ("bootfs", PropValue::Int(object)) => {
-                match self.entry.pool.dsl().dataset_by_object(*object) {
+                match self.entry.pool.dataset_by_object(*object) {
                     Ok(ds) if *object != 0 => Value::Text(ds.full_name()),
                     _ => Value::None,
                 }
@@ -556,11 +556,7 @@ impl<'a> Getter<'a> {
                 number(ratio(t[7], t[3]))
             }
             "dedupditto" | "dedupcached" => number(0),
-            "last_scrubbed_txg" => {
-                let directory = pool.dsl().mos().hold(1)?;
-                let txg = zap::Zap::new(&directory).get("last_scrubbed_txg")?;
-                number(txg.unwrap_or(0))
-            }
+            "last_scrubbed_txg" => number(pool.last_scrubbed_txg()?),
             "maxblocksize" => number(self.limit(guid::LARGE_BLOCKS, 16 << 20, 128 << 10)),
             "maxdnodesize" => number(self.limit(guid::LARGE_DNODE, 16 << 10, 512)),
             _ => (Value::None, Source::None),

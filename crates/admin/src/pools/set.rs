@@ -158,7 +158,7 @@ pub fn set(admin: &Arc<Admin>, peer: Peer, name: &str, list: &Props, command: &s
     }
     if list.iter().any(|(prop, _)| prop == "delegation") {
         // Mounts depend on whether permissions count.
-        let root = [entry.pool.dsl().root_dataset().map_err(answer)?];
+        let root = [entry.pool.root_dataset().map_err(answer)?];
         {
             let _names = entry.names.write();
             crate::datasets::set::refresh(&entry, &root);
@@ -244,7 +244,7 @@ fn bootfs(entry: &PoolEntry, value: &str) -> Answer<Change> {
     if pool != entry.pool.name() {
         return wrong("it is not a dataset of this pool");
     }
-    match entry.pool.dsl().dataset(value) {
+    match entry.pool.dataset(value) {
         Ok(ds) if kind_of(entry, &ds) == DatasetKind::Volume => wrong("it is a volume"),
         Ok(ds) => Ok(Change::Zap(
             "bootfs".into(),

@@ -10,16 +10,11 @@ use api::{ApiError, Peer, Upgraded};
 use base::sync::RwLockExt;
 use base::{Error, Kind, Result};
 use disk::feature::{self, Feature};
-use dmu::Tx;
-use dsl::FeatureStore;
-use pool::{OpenOptions, Pool};
+use pool::{enable_features, OpenOptions, Pool};
 use std::sync::Arc;
-use zap::{Value, Zap};
 
 /// Pool version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
-/// Version in which space is counted without parity and padding.
-const VERSION_DEFLATE: u64 = 3;
 
 /// Answers `PoolUpgrade`.
 pub fn upgrade(
@@ -72,7 +67,7 @@ pub fn upgrade(
                 .pool
                 .task(move |pool, tx| match pool.feature_store() {
                     Some(store) => {
-                        enable(store, tx, &wanted).and_then(|()| pool.features_changed())
+                        enable_features(store, tx, &wanted).and_then(|()| pool.features_changed())
                     }
                     None => Ok(()),
                 })
@@ -102,15 +97,6 @@ fn record(admin: &Admin, entry: &PoolEntry, peer: Peer, command: &str) -> Answer
     Ok(())
 }
 
-/// Enables features; what records when others are enabled comes first.
-fn enable(store: &FeatureStore, tx: &Tx, list: &[&'static Feature]) -> Result<()> {
-    let first = |f: &&&'static Feature| f.name == "enabled_txg";
-    for f in list.iter().filter(first).chain(list) {
-        store.enable(tx, f)?;
-    }
-    Ok(())
-}
-
 /// Raises the version. Half of the engine depends on it, so the pool is closed and opened again;
 /// its file systems are not mounted meanwhile.
 fn raise(
@@ -123,7 +109,7 @@ fn raise(
     unmount_all(admin, entry, false)?;
     entry
         .pool
-        .task(move |pool, tx| convert(pool, tx, to, &features))
+        .task(move |pool, tx| pool.raise_version(tx, to, &features))
         .map_err(answer)?;
     let cache_file = entry.cache_file();
     let claim = admin.claim_again(entry).map_err(answer)?;
@@ -151,35 +137,6 @@ fn raise(
     for (name, e) in admin.mount_pool(&entry) {
         tracing::warn!("{name}: {e}");
     }
-    Ok(())
-}
-
-/// Makes what a pool of the new version has and one of the old has not.
-fn convert(pool: &Pool, tx: &Tx, to: u64, features: &[&'static Feature]) -> Result<()> {
-    let from = pool.version();
-    pool.dsl().upgrade(tx, to)?;
-    let directory = Zap::new(&pool.mos().hold(1)?).get("deflate")?;
-    let ratio = |t: &Arc<vdev::Vdev>| !t.is_concrete() || t.deflate_ratio() == 512;
-    if from < VERSION_DEFLATE
-        && to >= VERSION_DEFLATE
-        && directory.is_none()
-        && pool.tree().tops().iter().all(ratio)
-    {
-        Zap::new(&pool.mos().hold(1)?).add_u64(tx, "deflate", 1)?;
-    }
-    if to >= VERSION_FEATURES {
-        let store = FeatureStore::create(pool.mos(), tx)?;
-        let mut salt = [0; 32];
-        pool.env.rng.fill(&mut salt);
-        Zap::new(&pool.mos().hold(1)?).add(
-            tx,
-            disk::mos_keys::CHECKSUM_SALT,
-            &Value::bytes(&salt),
-        )?;
-        enable(&store, tx, features)?;
-    }
-    pool.shared().version = to;
-    pool.dirty_config();
     Ok(())
 }
 

@@ -380,7 +380,7 @@ impl Pool {
             _ => self.sharers(d),
         };
         for object in datasets {
-            let Some(ds) = gone(self.dsl().dataset_by_object(object).map(Some))? else {
+            let Some(ds) = gone(self.dataset_by_object(object).map(Some))? else {
                 continue;
             };
             if d.level < 0 {

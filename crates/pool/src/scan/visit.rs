@@ -125,7 +125,7 @@ impl Pool {
             skip: true,
             follow: Vec::new(),
         };
-        let Some(ds) = known(live, self.dsl().dataset_by_object(object))? else {
+        let Some(ds) = known(live, self.dataset_by_object(object))? else {
             return Ok(visit);
         };
         let phys = ds.phys();

@@ -37,7 +37,7 @@ impl Asked {
         extra: Option<&Extra>,
         what: &str,
     ) -> Answer<Asked> {
-        let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
+        let enabled = |guid: &str| entry.pool.has_feature(guid);
         let allowed = Allowed {
             version: entry.pool.version(),
             enabled: &enabled,

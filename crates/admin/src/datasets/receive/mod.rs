@@ -78,7 +78,7 @@ fn somewhere(admin: &Admin, entry: &PoolEntry, peer: Peer, r: &Receive) -> Answe
     }
     let _gate = entry.pass().map_err(errors::answer)?;
     let action = Action::Receive { force: r.force };
-    let root = entry.pool.dsl().root().map_err(errors::answer)?;
+    let root = entry.pool.root_dir().map_err(errors::answer)?;
     let all = datasets::subtree(&root).map_err(errors::answer)?;
     let may = |ds: &Arc<Dataset>| {
         rights::require(admin, entry, peer, action, ds).is_ok()

@@ -261,7 +261,7 @@ fn new_key(
     prepared: Option<Prepared>,
     what: &str,
 ) -> Answer<Option<NewKey>> {
-    let features = entry.pool.dsl().features();
+    let features = entry.pool.feature_counts();
     let enabled = features.is_enabled(dsl::crypto::ENCRYPTION);
     let new = keys::for_new(Some(&parent.dir()), enabled, crypt, prepared);
     let new = new.and_then(|key| match key {
@@ -528,7 +528,7 @@ fn start(
                 make(pool, tx)?;
             }
             let parent = match name.rsplit_once('/') {
-                Some((up, _)) if head.is_none() => Some(pool.dsl().dir(up)?),
+                Some((up, _)) if head.is_none() => Some(pool.dir(up)?),
                 _ => None,
             };
             let place = match (&head, &parent) {

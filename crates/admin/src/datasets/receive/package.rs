@@ -288,7 +288,7 @@ struct Local {
 }
 
 fn locals(entry: &Arc<PoolEntry>, to: &str) -> Answer<Vec<Local>> {
-    let Ok(top) = entry.pool.dsl().dir(to) else {
+    let Ok(top) = entry.pool.dir(to) else {
         return Ok(Vec::new());
     };
     let all = datasets::subtree(&top).map_err(errors::answer)?;

@@ -78,7 +78,7 @@ pub(super) fn target_name(
 pub(super) fn by_guid(entry: &PoolEntry, near: &str, guid: u64) -> Result<Option<Arc<Dataset>>> {
     let mut at = near;
     while let Some((up, _)) = at.rsplit_once('/') {
-        let below = match entry.pool.dsl().dir(up) {
+        let below = match entry.pool.dir(up) {
             Ok(dir) => datasets::subtree(&dir)?,
             Err(e) if e.kind == Kind::NotFound => Vec::new(),
             Err(e) => return Err(e),
@@ -648,7 +648,7 @@ pub(super) fn brings(begin: &Begin) -> Vec<&'static str> {
 }
 
 pub(super) fn check_features(entry: &PoolEntry, begin: &Begin, what: &str) -> Answer<()> {
-    let enabled = |guid: &str| entry.pool.dsl().features().is_enabled(guid);
+    let enabled = |guid: &str| entry.pool.has_feature(guid);
     for (bit, guid, name) in NEEDS {
         if begin.features & bit != 0 && !enabled(guid) {
             return Err(words::sentence(

@@ -24,7 +24,7 @@ pub fn is_slow(step: &Step) -> bool {
 /// # Errors
 /// Those of reading, and [`base::Kind::Interrupted`] or [`base::Kind::Stale`] once nobody waits for it any more.
 pub fn measured(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> {
-    let features = entry.pool.dsl().features().clone();
+    let features = entry.pool.feature_counts().clone();
     measure(source, &step.spec, &*features, &mut super::going_on(entry))
 }
 
@@ -40,7 +40,7 @@ pub fn estimate(entry: &PoolEntry, step: &Step, source: &Source) -> Result<u64> 
         (None, None) => None,
         (None, Some(mark)) => Some(ds.space_written_since_bookmark(mark)?),
         (Some(base), _) => {
-            let base = entry.pool.dsl().dataset_by_object(base)?;
+            let base = entry.pool.dataset_by_object(base)?;
             Some(ds.space_written_since(&base)?)
         }
     };

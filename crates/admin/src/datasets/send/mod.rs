@@ -145,7 +145,7 @@ fn open(plan: &Plan, r: &Send) -> Answer<(Vec<InUse>, SendPlan)> {
         ..SendPlan::default()
     };
     let mut kept = Vec::new();
-    let features = plan.entry.pool.dsl().features().clone();
+    let features = plan.entry.pool.feature_counts().clone();
     for step in &plan.steps {
         crate::cancel::check()?;
         let name = &step.spec.name;
@@ -229,7 +229,7 @@ fn write(
         w.begin_package(&begin, &list.to_list())
             .map_err(|e| failure(name, e))?;
     }
-    let features = plan.entry.pool.dsl().features().clone();
+    let features = plan.entry.pool.feature_counts().clone();
     let clock = &admin.env.clock;
     for ((step, _kept), said) in plan.steps.iter().zip(kept).zip(&answer.streams) {
         let source = open_one(&plan.entry, step)?;

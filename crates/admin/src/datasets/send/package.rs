@@ -55,7 +55,7 @@ pub fn tree(
     warnings.extend(lost.iter().map(|(name, e)| {
         format!("WARNING: skipping dataset {name} and its children: it is damaged: {e}")
     }));
-    let made = entry.pool.dsl().dataset(&r.target).map_err(fail)?.phys();
+    let made = entry.pool.dataset(&r.target).map_err(fail)?.phys();
     let mut out = Vec::new();
     let mut left_out: Vec<String> = lost.into_iter().map(|(name, _)| name).collect();
     for head in heads {
@@ -70,13 +70,7 @@ pub fn tree(
         if is_excluded(r, &name) {
             continue;
         }
-        let born = entry
-            .pool
-            .dsl()
-            .dataset(&name)
-            .map_err(fail)?
-            .phys()
-            .creation_txg;
+        let born = entry.pool.dataset(&name).map_err(fail)?.phys().creation_txg;
         if born > made.creation_txg {
             warnings.push(format!(
                 "skipping dataset {name}: snapshot {to} does not exist"

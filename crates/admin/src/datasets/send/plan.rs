@@ -53,7 +53,7 @@ impl Step {
 
     /// The dataset. Nobody may be able to destroy it: it is in use, or the names in the pool stay as they are.
     pub fn load(&self, entry: &PoolEntry) -> Result<Arc<Dataset>> {
-        entry.pool.dsl().dataset_by_object(self.object)
+        entry.pool.dataset_by_object(self.object)
     }
 }
 

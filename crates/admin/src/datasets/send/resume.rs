@@ -153,7 +153,7 @@ type May<'a> = Option<&'a dyn Fn(&Dataset) -> bool>;
 pub fn of_token(entry: &Arc<PoolEntry>, t: &ResumeToken, may: May<'_>) -> Answer<Plan> {
     let found = by_guid(entry, &t.to_name, t.to_guid, may).map_err(fail)?;
     let Some(ds) = found else {
-        let why = match entry.pool.dsl().dataset(&t.to_name) {
+        let why = match entry.pool.dataset(&t.to_name) {
             Ok(_) => "is no longer the same snapshot used in the initial send",
             Err(_) => "used in the initial send no longer exists",
         };

@@ -1,12 +1,13 @@
 //! The configuration of a pool as nvlists: for labels, for the MOS, for the cache file (pool format §5).
 
-use crate::Pool;
+use crate::configuration::Configuration;
 use base::{Result, Txg};
 use disk::{NvList, ObjType, Value};
 use dmu::{NewObject, Objset, Tx};
-use dsl::Features;
+use env::Env;
 use std::sync::Arc;
 use vdev::keys::pool as key;
+use vdev::VdevTree;
 
 /// Block size of packed nvlist objects of the MOS.
 const CONFIG_BLOCK: usize = 16 << 10;
@@ -60,32 +61,32 @@ pub(crate) fn create_nvlist(mos: &Arc<Objset>, tx: &Tx) -> Result<u64> {
     Ok(dn.object())
 }
 
-impl Pool {
+impl Configuration {
     /// The keys that all forms share (pool format §5.2). `state`: 0 active, 1 exported, 2 destroyed.
-    pub(crate) fn base_config(&self, state: u64, txg: Txg) -> NvList {
+    fn base(&self, env: &Env, tree: &VdevTree, state: u64, txg: Txg) -> NvList {
         let mut c = NvList::new();
         let s = self.shared();
         c.set(key::VERSION, s.version);
         c.set(key::NAME, s.label_name.as_deref().unwrap_or(&s.name));
         c.set(key::STATE, state);
         c.set(key::TXG, txg);
-        c.set(key::POOL_GUID, self.tree().guid());
+        c.set(key::POOL_GUID, tree.guid());
         c.set("errata", 0u64);
         for (k, v) in &s.extra {
             c.set(k, v.as_str());
         }
-        let hostid = self.env.host.hostid();
+        let hostid = env.host.hostid();
         if hostid != 0 {
             c.set(key::HOSTID, hostid);
         }
-        c.set(key::HOSTNAME, self.env.host.hostname().as_str());
+        c.set(key::HOSTNAME, env.host.hostname().as_str());
         c
     }
 
     /// For labels: with the features without which the MOS cannot be read.
-    pub(crate) fn label_base(&self, state: u64, txg: Txg) -> NvList {
-        let mut c = self.base_config(state, txg);
-        if let Some(f) = self.feature_store() {
+    pub fn for_labels(&self, env: &Env, tree: &VdevTree, state: u64, txg: Txg) -> NvList {
+        let mut c = self.base(env, tree, state, txg);
+        if let Some(f) = &self.store {
             let mut list = NvList::new();
             for guid in f.label_features() {
                 list.set_flag(&guid);
@@ -95,22 +96,16 @@ impl Pool {
         c
     }
 
-    /// The full configuration; `mos` adds what only the MOS holds.
-    pub fn full_config(&self, state: u64, txg: Txg, mos: bool) -> NvList {
-        let mut c = self.label_base(state, txg);
-        c.set(key::VDEV_CHILDREN, self.tree().tops().len() as u64);
-        let holes = self.tree().holes();
+    /// Adds the device tree to what the labels have; `mos` adds what only the MOS holds.
+    pub fn add_devices(&self, c: &mut NvList, tree: &VdevTree, mos: bool) {
+        c.set(key::VDEV_CHILDREN, tree.tops().len() as u64);
+        let holes = tree.holes();
         if !holes.is_empty() {
             c.set(key::HOLE_ARRAY, holes);
         }
-        c.set(key::VDEV_TREE, Value::NvList(self.tree().config(mos)));
-        if mos && self.has_vdev_zaps() {
+        c.set(key::VDEV_TREE, Value::NvList(tree.config(mos)));
+        if mos && self.vdev_zaps {
             c.set_flag("com.delphix:has_per_vdev_zaps");
         }
-        c
-    }
-
-    pub(crate) fn features(&self) -> &dyn Features {
-        &*self.config.features
     }
 }

@@ -3,7 +3,7 @@
 //! Everything but the name, the keys of the configuration and the properties is fixed while the pool is open. Operations of
 //! administration change those; the syncing thread reads them when it writes labels and the MOS ([`crate::config`]).
 //!
-//! Lock order: `shared` and `props` are leaf locks. Neither is held while a txg is waited for.
+//! Lock order: `shared` is a leaf lock. `props` is held while the stored properties are read from the MOS, once.
 
 use crate::spacemaps::MapFeatures;
 use base::sync::MutexExt;

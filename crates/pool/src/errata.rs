@@ -7,37 +7,31 @@
 //! 4. Datasets can be encrypted, and snapshots have no guids of their sets of IVs, since the feature `bookmark_v2` is not
 //!    enabled.
 
-use crate::Pool;
 use base::{bail, Result};
 use disk::feature::guid;
 use disk::scan::WORDS;
+use dsl::Dsl;
 
-impl Pool {
-    /// The number of what is wrong on its disks; 0: nothing.
-    ///
-    /// Errors: the record of the newest scan cannot be read.
-    pub fn errata(&self) -> Result<u64> {
-        if self.dsl().has_seen_old_keys() {
-            return Ok(3);
-        }
-        if self.scan_words()?.is_some_and(|w| w.len() > WORDS) {
-            return Ok(1);
-        }
-        let features = self.dsl().features();
-        let lacks_guids =
-            features.is_enabled(guid::ENCRYPTION) && !features.is_enabled(guid::BOOKMARK_V2);
-        Ok(if lacks_guids { 4 } else { 0 })
+/// The number of what is wrong on the disks of a pool; 0: nothing. `words`: the record of the newest scan.
+pub(crate) fn number(dsl: &Dsl, words: Option<&[u64]>) -> u64 {
+    let features = dsl.features();
+    if words.is_some_and(|w| w.len() > WORDS) {
+        1
+    } else if features.is_enabled(guid::ENCRYPTION) && !features.is_enabled(guid::BOOKMARK_V2) {
+        4
+    } else {
+        0
     }
+}
 
-    /// Refuses erratum 2. `words`: the record of the newest scan.
-    pub(crate) fn check_old_destroy(&self, words: &[u64]) -> Result<()> {
-        if words.len() > WORDS && self.dsl().features().is_active(guid::ASYNC_DESTROY) {
-            bail!(
-                Unsupported,
-                "errata 2: a destroyed dataset is not freed yet, and was recorded by another release: import the pool there \
-                 until it is, or read-only here"
-            );
-        }
-        Ok(())
+/// Refuses erratum 2. `words`: the record of the newest scan.
+pub(crate) fn check_old_destroy(dsl: &Dsl, words: &[u64]) -> Result<()> {
+    if words.len() > WORDS && dsl.features().is_active(guid::ASYNC_DESTROY) {
+        bail!(
+            Unsupported,
+            "errata 2: a destroyed dataset is not freed yet, and was recorded by another release: import the pool there \
+             until it is, or read-only here"
+        );
     }
+    Ok(())
 }

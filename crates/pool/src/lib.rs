@@ -9,7 +9,25 @@
 //! 3. A txg that fails half-way is never committed: the pool stops, or waits for its devices ([`Failmode`]).
 //! 4. Every room learns of a top-level vdev through one call (`tops`).
 //!
-//! Lock order: the lock of the syncing thread (`sync::SyncState`) comes before any other of this room.
+//! [`Pool`] itself holds nothing but its parts:
+//!
+//! | Part | State |
+//! |---|---|
+//! | `objects` | pipelines of `zio`, transaction engine of `dmu`, the MOS |
+//! | `vdevs` | the device tree, spares and cache devices, what leaves miss, heartbeats |
+//! | `allocation` | the allocator, space maps on disk, mappings of removed vdevs |
+//! | `sharing` ([`Shares`]) | dedup tables, cloned blocks, the checkpoint |
+//! | `sets` | directories and datasets, open object sets |
+//! | `txgs` | the syncing thread's state, tasks, who waits, suspension |
+//! | `background` | jobs, scans, rebuilds |
+//! | `config` (`configuration`) | name, version, features, properties, how the pool was opened |
+//! | `records` | damaged blocks, lost history, who is told |
+//!
+//! Each part's file says which thread changes its state. What needs several parts is a method of [`Pool`], in the file of its
+//! subject. A method that needs one part belongs to that part.
+//!
+//! Lock order: the lock of the syncing thread (`txgs::Txgs::sync`) comes before any other of this room. The order among the locks
+//! of a part is in the part's file.
 //!
 //! Start reading at `sync.rs`, then `open.rs`.
 #![forbid(unsafe_code)]
@@ -103,6 +121,7 @@ pub use wear::{Wear, WearAction, WearRefusal, WearState, WearStatus};
 
 use base::{Error, Result};
 use disk::feature::guid;
+use disk::NvList;
 use dmu::{Dmu, Objset};
 use dsl::{Dataset, Dir, Dsl, FeatureStore, Features};
 use env::Env;
@@ -115,14 +134,23 @@ use zio::Zio;
 pub struct Pool {
     /// Clock, randomness, threads and disks.
     pub env: Env,
+    /// Blocks and objects.
     pub(crate) objects: objects::Objects,
+    /// Devices.
     pub(crate) vdevs: vdevs::Vdevs,
+    /// Space in use.
     pub(crate) allocation: allocation::Allocation,
+    /// Blocks that several pointers refer to.
     pub(crate) sharing: Arc<Shares>,
+    /// Datasets.
     pub(crate) sets: sets::Sets,
+    /// Txgs: order and progress of changes.
     pub(crate) txgs: txgs::Txgs,
+    /// Work of many txgs.
     pub(crate) background: background::Background,
+    /// What the pool is.
     pub(crate) config: configuration::Configuration,
+    /// What happened to it.
     pub(crate) records: records::Records,
 }
 
@@ -319,6 +347,40 @@ impl Pool {
     /// Those of reading the MOS.
     pub fn last_scrubbed_txg(&self) -> Result<u64> {
         Ok(self.directory("last_scrubbed_txg")?.unwrap_or(0))
+    }
+
+    /// The configuration for labels: with the features without which the MOS cannot be read. `state`: 0 active, 1 exported,
+    /// 2 destroyed.
+    pub(crate) fn label_base(&self, state: u64, txg: base::Txg) -> NvList {
+        self.config.for_labels(&self.env, self.tree(), state, txg)
+    }
+
+    /// The full configuration; `mos` adds what only the MOS holds.
+    pub fn full_config(&self, state: u64, txg: base::Txg, mos: bool) -> NvList {
+        let mut c = self.label_base(state, txg);
+        self.config.add_devices(&mut c, self.tree(), mos);
+        c
+    }
+
+    pub(crate) fn features(&self) -> &dyn Features {
+        &*self.config.features
+    }
+
+    /// The txgs in which blocks were born between two moments, in seconds since 1970; a few more at both ends. Without a
+    /// noted time early or late enough the range has no such end.
+    pub fn txgs_between(&self, start: Option<u64>, end: Option<u64>) -> ScrubRange {
+        self.txgs.times.between(start, end, self.seconds())
+    }
+
+    /// The number that OpenZFS gives what is wrong on the disks of the pool; 0: nothing.
+    ///
+    /// # Errors
+    /// The record of the newest scan cannot be read.
+    pub fn errata(&self) -> Result<u64> {
+        if self.dsl().has_seen_old_keys() {
+            return Ok(3);
+        }
+        Ok(errata::number(self.dsl(), self.scan_words()?.as_deref()))
     }
 
     /// Deduplicated and cloned blocks, the checkpoint.

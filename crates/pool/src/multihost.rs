@@ -11,7 +11,6 @@
 //! 3. A host that could not write a heartbeat for `fail_intervals` intervals suspends the pool before
 //!    another host's check, which takes twice as long, can end.
 
-use crate::Pool;
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result, Txg};
 use disk::uberblock::Uberblock;
@@ -348,28 +347,25 @@ impl Heart {
     }
 }
 
-impl Pool {
-    /// What rules its heartbeats follow from now on.
-    pub fn set_multihost_rules(&self, rules: Multihost) {
-        let mut b = self.vdevs.heart.lock();
+impl Heart {
+    /// What rules heartbeats follow from now on.
+    pub(crate) fn set_rules(&self, rules: Multihost) {
+        let mut b = self.lock();
         b.rules = rules;
         b.delay = rules.interval_ms * MS;
     }
 
-    /// Writes a heartbeat if the property `multihost` is on, and says when the next is due. A pool
-    /// that is stopped writes none; one that waits for its devices goes on trying. A device that does not answer holds this up for ever;
-    /// [`Pool::watch_heartbeat`] must be called by another thread.
-    pub fn heartbeat(&self) -> Duration {
-        let leaves: Vec<_> = self
-            .tree()
+    /// Writes a heartbeat if the property `multihost` is on and `may` allows it, and says when the next is due.
+    pub(crate) fn beat(&self, env: &Env, tree: &VdevTree, may: &dyn Fn() -> bool) -> Duration {
+        let leaves: Vec<_> = tree
             .leaves()
             .into_iter()
             .filter(|l| l.state().usable())
             .collect();
-        let now = self.env.clock.monotonic_ns();
-        let mut b = self.vdevs.heart.lock();
+        let now = env.clock.monotonic_ns();
+        let mut b = self.lock();
         let interval = Duration::from_millis(b.rules.interval_ms.max(1));
-        if !b.on || self.is_readonly() || self.stopped().is_some() {
+        if !b.on || !may() {
             b.last = None;
             return interval;
         }
@@ -377,7 +373,7 @@ impl Pool {
         if let (Some(mut ub), Some(leaf)) = (b.ub.clone(), leaves.get(b.next % leaves.len().max(1)))
         {
             b.next = b.next.wrapping_add(1);
-            let time = self.env.clock.now().0.max(0) as u64;
+            let time = env.clock.now().0.max(0) as u64;
             // A clock that was set back must not make heartbeats older than what they repeat.
             let time = time.max(b.time);
             b.seq = match time == b.time {
@@ -394,9 +390,9 @@ impl Pool {
             );
             // The txg being written may end meanwhile: its uberblock is better than this one.
             drop(b);
-            let written = self.tree().write_heartbeat(&ub, leaf);
-            let now = self.env.clock.monotonic_ns();
-            b = self.vdevs.heart.lock();
+            let written = tree.write_heartbeat(&ub, leaf);
+            let now = env.clock.monotonic_ns();
+            b = self.lock();
             if written.is_ok() {
                 let each = now.saturating_sub(last);
                 // Slower at once, faster by and by.
@@ -410,44 +406,23 @@ impl Pool {
         interval / u32::try_from(leaves.len().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Suspends the pool if no heartbeat has been written for too long: another host may take it.
-    /// Returns how often to call this.
-    pub fn watch_heartbeat(&self) -> Duration {
-        let mut b = self.vdevs.heart.lock();
+    /// How often to call this, and for how many nanoseconds no heartbeat has been written, once if that is too long.
+    pub(crate) fn watch(&self, env: &Env, may: &dyn Fn() -> bool) -> (Duration, Option<u64>) {
+        let mut b = self.lock();
         let interval = Duration::from_millis(b.rules.interval_ms.max(1));
         let limit = b.rules.fail_intervals * b.rules.interval_ms * MS;
-        let now = self.env.clock.monotonic_ns();
+        let now = env.clock.monotonic_ns();
         let silent = now.saturating_sub(b.last.unwrap_or(now));
-        if !b.on || limit == 0 || silent <= limit || b.lost || self.stopped().is_some() {
-            return interval;
+        if !b.on || limit == 0 || silent <= limit || b.lost || !may() {
+            return (interval, None);
         }
         b.lost = true;
-        drop(b);
-        self.suspend_for_multihost(silent);
-        interval
+        (interval, Some(silent))
     }
 
-    /// Whether the pool was suspended because no heartbeat could be written. It must not go on:
-    /// another host may have it.
-    pub fn is_lost_to_multihost(&self) -> bool {
-        self.vdevs.heart.lock().lost
-    }
-
-    /// Whether heartbeats are to be written.
-    pub fn is_multihost(&self) -> bool {
-        self.vdevs.heart.is_on() && !self.is_readonly()
-    }
-
-    fn suspend_for_multihost(&self, silent: u64) {
-        let why = Error::new(
-            Kind::Suspended,
-            format!(
-                "multihost: no heartbeat could be written for {} seconds, so another host may use \
-                 the pool",
-                silent / 1_000_000_000
-            ),
-        );
-        self.stop_for_good(why);
+    /// Whether the pool was suspended because no heartbeat could be written.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lock().lost
     }
 }
 

@@ -9,7 +9,7 @@ use crate::open_options::{OpenOptions, Rewind};
 use crate::shared::Shares;
 use crate::spares::AuxDevices;
 use crate::tops::{has_vdev_zaps, Metaslabs, Rooms};
-use crate::{Pool, Shared, SpaceMaps, VERSION_FEATURES};
+use crate::{verify, Pool, Shared, SpaceMaps, VERSION_FEATURES};
 use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use disk::uberblock::Uberblock;
 use disk::NvList;
@@ -175,7 +175,7 @@ impl Pool {
             let Ok(pool) = Self::open_inner(env, config, &look, &mut false) else {
                 continue;
             };
-            let whole = pool.check_metadata(after);
+            let whole = verify::check_metadata(pool.zio(), pool.mos(), after);
             if let Err(e) = base::cancel::check() {
                 let _ = pool.close();
                 return Err(e);
@@ -419,7 +419,7 @@ impl Pool {
             heart: Heart::new(opts.multihost),
         });
         pool.load_errlog();
-        pool.load_txg_times();
+        pool.txgs.times.load(pool.mos(), &pool.name());
         if !pool.config.readonly {
             pool.load_work()?;
         }

@@ -21,6 +21,7 @@
 //! [`crate::sync::SyncState`], and (only if the device fails in a read of syncing context) locks of
 //! objects; it never holds [`Suspension::state`].
 
+use crate::multihost::Multihost;
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt};
@@ -361,6 +362,55 @@ impl Pool {
         self.dmu().pause_early(false);
         self.txgs.io.changed.notify_all();
         self.txgs.io.tell(Turn::Resumed);
+    }
+}
+
+impl Pool {
+    /// Writes a heartbeat if the property `multihost` is on, and says when the next is due. A pool
+    /// that is stopped writes none; one that waits for its devices goes on trying. A device that does not answer holds this up for ever;
+    /// [`Pool::watch_heartbeat`] must be called by another thread.
+    pub fn heartbeat(&self) -> Duration {
+        let may = || !self.is_readonly() && self.stopped().is_none();
+        self.vdevs.heart.beat(&self.env, self.tree(), &may)
+    }
+
+    /// Suspends the pool if no heartbeat has been written for too long: another host may take it.
+    /// Returns how often to call this.
+    pub fn watch_heartbeat(&self) -> Duration {
+        let may = || self.stopped().is_none();
+        let (interval, silent) = self.vdevs.heart.watch(&self.env, &may);
+        if let Some(silent) = silent {
+            self.suspend_for_multihost(silent);
+        }
+        interval
+    }
+
+    /// What rules its heartbeats follow from now on.
+    pub fn set_multihost_rules(&self, rules: Multihost) {
+        self.vdevs.heart.set_rules(rules);
+    }
+
+    /// Whether the pool was suspended because no heartbeat could be written. It must not go on:
+    /// another host may have it.
+    pub fn is_lost_to_multihost(&self) -> bool {
+        self.vdevs.heart.is_lost()
+    }
+
+    /// Whether heartbeats are to be written.
+    pub fn is_multihost(&self) -> bool {
+        self.vdevs.heart.is_on() && !self.is_readonly()
+    }
+
+    fn suspend_for_multihost(&self, silent: u64) {
+        let why = Error::new(
+            Kind::Suspended,
+            format!(
+                "multihost: no heartbeat could be written for {} seconds, so another host may use \
+                 the pool",
+                silent / 1_000_000_000
+            ),
+        );
+        self.stop_for_good(why);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::config::write_nvlist;
 use crate::datasets::own_number;
 use crate::served::Along;
 use crate::suspend::Failmode;
-use crate::{OpenSet, Pool};
+use crate::{OpenSet, Pool, VERSION_FEATURES};
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic};
 use base::{bail, Error, Kind, Result, Txg};
@@ -350,7 +350,10 @@ impl Pool {
             }
         }
         self.log_events(tx)?;
-        self.note_txg_time(tx, st.flush_all)?;
+        if self.version() >= VERSION_FEATURES {
+            let now = self.seconds();
+            self.txgs.times.note(self.mos(), tx, now, st.flush_all)?;
+        }
         self.sync_removal(tx)?;
         self.begin_copying(tx, st)?;
         self.step_jobs(tx)?;

@@ -14,12 +14,13 @@
 //!
 //! Pools without feature flags get no database. One that they have is read.
 
-use crate::{Pool, VERSION_FEATURES};
+use crate::scan::ScrubRange;
 use base::sync::MutexExt;
 use base::{Result, Txg};
 use disk::mos_keys::{TXG_TIMES_DAYS, TXG_TIMES_MINUTES, TXG_TIMES_MONTHS};
-use dmu::Tx;
+use dmu::{Objset, Tx};
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use zap::{Value, Zap};
 
 /// Entries of a ring.
@@ -77,9 +78,9 @@ impl Ring {
     }
 }
 
-/// The database of a pool.
+/// What the database says.
 #[derive(Debug, Default)]
-pub(crate) struct TxgTimes {
+struct TxgTimes {
     rings: [Ring; 3],
     /// The newest entry.
     noted: (u64, Txg),
@@ -118,39 +119,29 @@ impl TxgTimes {
     }
 }
 
-impl Pool {
-    /// Reads the database. One that cannot be read is no reason not to open the pool.
-    pub(crate) fn load_txg_times(&self) {
+/// The database of a pool that is open. Its lock is a leaf lock.
+#[derive(Debug, Default)]
+pub(crate) struct Times(Mutex<TxgTimes>);
+
+impl Times {
+    /// Reads the database. One that cannot be read is no reason not to open the pool `name`.
+    pub fn load(&self, mos: &Arc<Objset>, name: &str) {
         let mut times = TxgTimes::default();
-        for (ring, (name, _)) in times.rings.iter_mut().zip(RINGS) {
-            match self.read_ring(name) {
+        for (ring, (key, _)) in times.rings.iter_mut().zip(RINGS) {
+            match read_ring(mos, key) {
                 Ok(Some(read)) => *ring = read,
                 Ok(None) => {}
-                Err(e) => tracing::warn!(pool = %self.name(), "times of txgs, '{name}': {e}"),
+                Err(e) => tracing::warn!(pool = name, "times of txgs, '{key}': {e}"),
             }
         }
         times.noted = times.entries().max().unwrap_or_default();
-        *self.txgs.times.acquire() = times;
+        *self.0.acquire() = times;
     }
 
-    fn read_ring(&self, name: &str) -> Result<Option<Ring>> {
-        let Some(value) = Zap::new(&self.mos().hold(1)?).get_value(name)? else {
-            return Ok(None);
-        };
-        match Ring::of(&value.ints()) {
-            Some(ring) => Ok(Some(ring)),
-            None => base::bail!(Damaged, "malformed"),
-        }
-    }
-
-    /// In syncing context: notes the time of the txg, if the last note is ten minutes old, or if the pool is being exported
-    /// (`last`).
-    pub(crate) fn note_txg_time(&self, tx: &Tx, last: bool) -> Result<()> {
-        if self.version() < VERSION_FEATURES {
-            return Ok(());
-        }
-        let now = self.seconds();
-        let mut times = self.txgs.times.acquire();
+    /// In syncing context: notes that the txg is written `now`, if the last note is ten minutes old, or if the pool is being
+    /// exported (`last`).
+    pub fn note(&self, mos: &Arc<Objset>, tx: &Tx, now: u64, last: bool) -> Result<()> {
+        let mut times = self.0.acquire();
         let (time, txg) = times.noted;
         let due = now >= time.saturating_add(NOTED_EVERY) || (last && now >= time);
         if !due || txg >= tx.txg() {
@@ -163,19 +154,29 @@ impl Pool {
         drop(times);
         let name = RINGS.get(which).map(|(name, _)| *name);
         if let (Some(name), Some(words)) = (name, words) {
-            Zap::new(&self.mos().hold(1)?).update(tx, name, &Value::u64s(&words))?;
+            Zap::new(&mos.hold(1)?).update(tx, name, &Value::u64s(&words))?;
         }
         Ok(())
     }
 
     /// The txgs in which blocks were born between two moments, in seconds since 1970; a few more at both ends. Without an
     /// entry early or late enough the range has no such end.
-    pub fn txgs_between(&self, start: Option<u64>, end: Option<u64>) -> crate::ScrubRange {
-        let times = self.txgs.times.acquire();
-        crate::ScrubRange {
+    pub fn between(&self, start: Option<u64>, end: Option<u64>, now: u64) -> ScrubRange {
+        let times = self.0.acquire();
+        ScrubRange {
             after: start.and_then(|t| times.before(t)).unwrap_or(Txg::NONE),
-            through: end.and_then(|t| times.until(t, self.seconds())),
+            through: end.and_then(|t| times.until(t, now)),
         }
+    }
+}
+
+fn read_ring(mos: &Arc<Objset>, name: &str) -> Result<Option<Ring>> {
+    let Some(value) = Zap::new(&mos.hold(1)?).get_value(name)? else {
+        return Ok(None);
+    };
+    match Ring::of(&value.ints()) {
+        Some(ring) => Ok(Some(ring)),
+        None => base::bail!(Damaged, "malformed"),
     }
 }
 

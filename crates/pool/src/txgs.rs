@@ -10,7 +10,7 @@
 use crate::served::Service;
 use crate::suspend::Suspension;
 use crate::sync::{SyncState, Tasks};
-use crate::txg_times::TxgTimes;
+use crate::txg_times::Times;
 use base::Txg;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -39,7 +39,7 @@ pub(crate) struct Txgs {
     /// First txg that is written: later than `first_txg` after going back to an older state.
     pub first_group: Txg,
     /// When txgs were written.
-    pub times: Mutex<TxgTimes>,
+    pub times: Times,
 }
 
 impl Txgs {
@@ -56,7 +56,7 @@ impl Txgs {
             owed: AtomicU32::new(0),
             first_txg,
             first_group,
-            times: Mutex::default(),
+            times: Times::default(),
         }
     }
 }

@@ -4,7 +4,8 @@
 //! The syncing thread writes DTLs and retires devices that left ([`crate::reshape`]); operations on devices change the rest, as
 //! tasks of a txg.
 //!
-//! Lock order: `dtls` comes before the locks of leaves. `aux`, `left` and the lock of `heart` are leaf locks.
+//! Lock order: the syncing thread holds `dtls` while it changes the MOS, and comes from there to the locks of leaves and to what
+//! scans have given up. `heart` comes before the lock of [`crate::suspend::Suspension`]. `aux` and `left` are leaf locks.
 
 use crate::devices::TreeDevices;
 use crate::multihost::Heart;

@@ -1,39 +1,38 @@
 //! The check after a rewind: whether all metadata of an older state can be read (behaviour §14.2).
 
-use crate::Pool;
 use base::{Result, Txg};
 use disk::dsl::DslDatasetPhys;
 use disk::{BlkPtr, DnodePhys, ObjType};
+use dmu::Objset;
 use walk::{Finding, Next, Order, Spec, Visitor, Zbookmark};
+use zio::Zio;
 
 struct Check<'a> {
-    pool: &'a Pool,
+    zio: &'a Zio,
     /// Whether this is the MOS.
     mos: bool,
     /// Roots of datasets seen in the MOS.
     sets: Vec<BlkPtr>,
 }
 
-impl Pool {
-    /// Reads all metadata born after a txg; the first block that cannot be read is the error. Data
-    /// of files are not looked at.
-    pub(crate) fn check_metadata(&self, after: Txg) -> Result<()> {
-        let mut c = Check {
-            pool: self,
-            mos: true,
-            sets: Vec::new(),
-        };
-        let spec = Spec {
-            after,
-            ..Spec::all(Order::ParentsFirst)
-        };
-        walk::walk(self.zio(), &self.mos().root(), &spec, &mut c)?;
-        c.mos = false;
-        for root in std::mem::take(&mut c.sets) {
-            walk::walk(self.zio(), &root, &spec, &mut c)?;
-        }
-        Ok(())
+/// Reads all metadata of a pool born after a txg; the first block that cannot be read is the error. Data of files are not
+/// looked at.
+pub(crate) fn check_metadata(zio: &Zio, mos: &Objset, after: Txg) -> Result<()> {
+    let mut c = Check {
+        zio,
+        mos: true,
+        sets: Vec::new(),
+    };
+    let spec = Spec {
+        after,
+        ..Spec::all(Order::ParentsFirst)
+    };
+    walk::walk(zio, &mos.root(), &spec, &mut c)?;
+    c.mos = false;
+    for root in std::mem::take(&mut c.sets) {
+        walk::walk(zio, &root, &spec, &mut c)?;
     }
+    Ok(())
 }
 
 impl Visitor for Check<'_> {
@@ -46,7 +45,7 @@ impl Visitor for Check<'_> {
         let spill = at.blkid == walk::SPILL_BLKID;
         let metadata = spill || (dn.obj_type.is_metadata() && dn.obj_type != ObjType::DNODE);
         if at.level == 0 && metadata && !bp.is_embedded() && !bp.uses_crypt() {
-            self.pool.zio().read(bp)?;
+            self.zio.read(bp)?;
         }
         Ok(Next::Descend)
     }

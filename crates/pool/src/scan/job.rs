@@ -3,6 +3,7 @@
 use super::courtesy::{self, Courtesy};
 use super::live::{Live, Visit};
 use super::{ScanRecord, Scans};
+use crate::errata;
 use crate::jobs::{Budget, Job, Progress, Step};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
@@ -217,7 +218,7 @@ impl Pool {
         let Some(words) = self.scan_words()? else {
             return Ok(());
         };
-        self.check_old_destroy(&words)?;
+        errata::check_old_destroy(self.dsl(), &words)?;
         let record = ScanRecord::of(&words);
         let known = !matches!(record.function, Function::ErrorScrub | Function::Unknown(_));
         if words.len() < WORDS || record.state != ScanState::Scanning || !known {

@@ -105,6 +105,7 @@ impl<S: Store> Zap<'_, S> {
             if let Some(e) = old {
                 let value_chunks = chunks_for(0, v.data.len()) - 1;
                 if lh.nfree + e.value_chunks() >= value_chunks {
+                    leaf::check_value(&b, &e, v)?;
                     drop(b);
                     return self.change_leaf(tx, blk, |b| leaf::set_value(b, &e, v));
                 }
@@ -116,6 +117,7 @@ impl<S: Store> Zap<'_, S> {
                 if cd > max_cd(h.flags) {
                     bail!(NoSpace, "too many names with one hash");
                 }
+                leaf::check_insert(&b, p.hash, cd, need)?;
                 drop(b);
                 self.hold(tx, 0)?;
                 self.change_leaf(tx, blk, |b| {
@@ -151,8 +153,9 @@ impl<S: Store> Zap<'_, S> {
         let Some(e) = leaf::find(&b, p.hash, &p.stored, p.ints)? else {
             return Ok(false);
         };
-        drop(b);
         let int = h.name_int();
+        leaf::check_remove(&b, &e, int)?;
+        drop(b);
         self.hold(tx, 0)?;
         self.change_leaf(tx, blk, |b| leaf::remove(b, &e, int))?;
         h.num_entries = h.num_entries.saturating_sub(1);
@@ -164,17 +167,17 @@ impl<S: Store> Zap<'_, S> {
         }
     }
 
-    /// Changes a leaf as a whole or not at all.
+    /// Changes a leaf as a whole: what could make the change fail was looked at before, so that a damaged leaf stays as it is. (The
+    /// lock is held, so nobody changes the leaf in between.)
     fn change_leaf(
         &self,
         tx: &S::Tx,
         blk: u64,
         change: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        self.store.modify(tx, blk, |b| {
-            let before = b.clone();
-            change(b).inspect_err(|_| b.copy_from_slice(&before))
-        })?
+        let changed = self.store.modify(tx, blk, |b| change(b))?;
+        debug_assert!(changed.is_ok(), "{changed:?}");
+        changed
     }
 
     /// Joins an empty leaf with its empty sibling, as long as there is one (data format §3.4).

@@ -443,6 +443,92 @@ fn free_array(b: &mut [u8], g: Geo, mut c: u16, len: usize) -> Result<()> {
     Ok(())
 }
 
+/// Chunks that a change is going to take or to free, each once.
+struct Claimed {
+    g: Geo,
+    seen: Vec<u64>,
+}
+
+impl Claimed {
+    fn new(g: Geo) -> Claimed {
+        Claimed {
+            g,
+            seen: vec![0; g.chunks.div_ceil(64)],
+        }
+    }
+
+    /// The offset of a chunk of type `ty` that no other part of the change concerns.
+    fn claim(&mut self, b: &[u8], c: u16, ty: u8) -> Result<usize> {
+        let at = self.g.chunk(c)?;
+        let (word, bit) = (usize::from(c) / 64, 1 << (c % 64));
+        if b[at] != ty || self.seen[word] & bit != 0 {
+            return Err(bad("a chunk is not what leads to it says"));
+        }
+        self.seen[word] |= bit;
+        Ok(at)
+    }
+
+    /// The chunks of an array.
+    fn array(&mut self, b: &[u8], mut c: u16, len: usize) -> Result<()> {
+        for _ in 0..len.div_ceil(ARRAY_BYTES) {
+            let at = self.claim(b, c, T_ARRAY)?;
+            c = u16_at(b, at + 22)?;
+        }
+        Ok(())
+    }
+
+    /// The first `n` chunks of the free list.
+    fn free(&mut self, b: &[u8], n: usize) -> Result<()> {
+        if usize::from(u16_at(b, 28)?) < n {
+            return Err(bad("fewer free chunks than it says"));
+        }
+        let mut c = u16_at(b, 34)?;
+        for _ in 0..n {
+            let at = self.claim(b, c, T_FREE)?;
+            c = u16_at(b, at + 22)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether [`insert`] of such an entry can succeed: it fails for no other reason.
+pub(crate) fn check_insert(b: &[u8], hash: u64, cd: u32, chunks: usize) -> Result<()> {
+    let (g, h) = open(b)?;
+    Claimed::new(g).free(b, chunks)?;
+    for e in chain(b, g, &h, hash)? {
+        if e?.cd > cd {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The same for [`set_value`].
+pub(crate) fn check_value(b: &[u8], e: &LeafEntry, v: &Value) -> Result<()> {
+    let (g, _) = open(b)?;
+    g.chunk(e.chunk)?;
+    let mut claimed = Claimed::new(g);
+    claimed.array(b, e.value_chunk, e.value_len())?;
+    let more = v.data.len().div_ceil(ARRAY_BYTES);
+    let freed = e.value_len().div_ceil(ARRAY_BYTES);
+    claimed.free(b, more.saturating_sub(freed))
+}
+
+/// The same for [`remove`].
+pub(crate) fn check_remove(b: &[u8], e: &LeafEntry, int: usize) -> Result<()> {
+    let (g, h) = open(b)?;
+    let mut claimed = Claimed::new(g);
+    claimed.claim(b, e.chunk, T_ENTRY)?;
+    claimed.array(b, e.name_chunk, e.name_ints as usize * int)?;
+    claimed.array(b, e.value_chunk, e.value_len())?;
+    for other in chain(b, g, &h, e.hash)? {
+        if other?.chunk == e.chunk {
+            return Ok(());
+        }
+    }
+    Err(bad("entry is not in its chain"))
+}
+
 /// Adds an entry; the caller has made sure that it fits.
 pub(crate) fn insert(
     b: &mut [u8],
@@ -545,4 +631,95 @@ pub(crate) fn split(b: &[u8], int: usize) -> Result<(Vec<u8>, Vec<u8>)> {
         insert(to, e.hash, e.cd, &n, e.name_ints as usize, &v)?;
     }
     Ok((low, high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 512;
+
+    /// Numbers that look random.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % n
+        }
+    }
+
+    /// A leaf with a few names, each of them in a bucket with others.
+    fn leaf() -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
+        let mut b = vec![0; SIZE];
+        init(&mut b, 0, 0, false).unwrap();
+        let mut names = Vec::new();
+        for n in 0..4u64 {
+            let name = format!("a name of some length {n}\0").into_bytes();
+            let hash = (n / 2) << 60 | n;
+            insert(&mut b, hash, 0, &name, name.len(), &Value::u64(n)).unwrap();
+            names.push((hash, name));
+        }
+        (b, names)
+    }
+
+    /// A change of a damaged leaf is refused by its check, or succeeds.
+    #[test]
+    fn a_change_that_was_checked_does_not_fail() {
+        let (good, names) = leaf();
+        let mut n = Numbers(7);
+        let (mut done, mut refused) = (0, 0);
+        for _ in 0..60_000 {
+            let mut b = good.clone();
+            for _ in 0..=n.below(3) {
+                let at = n.below(SIZE);
+                b[at] = match n.below(3) {
+                    0 => n.below(256) as u8,
+                    1 => n.below(16) as u8,
+                    _ => T_ARRAY + n.below(3) as u8,
+                };
+            }
+            let (hash, name) = &names[n.below(names.len())];
+            let Ok(found) = find(&b, *hash, name, name.len()) else {
+                continue;
+            };
+            let value = Value::u64s(&[1, 2, 3]);
+            let (checked, changed) = match (found, n.below(2)) {
+                (Some(e), 0) => (check_remove(&b, &e, 1), remove(&mut b.clone(), &e, 1)),
+                (Some(e), _) => (
+                    check_value(&b, &e, &value),
+                    set_value(&mut b.clone(), &e, &value),
+                ),
+                (None, _) => {
+                    let chunks = chunks_for(name.len(), value.data.len());
+                    (
+                        check_insert(&b, *hash, 1, chunks),
+                        insert(&mut b.clone(), *hash, 1, name, name.len(), &value),
+                    )
+                }
+            };
+            match checked {
+                Ok(()) => {
+                    assert!(changed.is_ok(), "{changed:?}");
+                    done += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(
+            done > 1000 && refused > 1000,
+            "{done} done, {refused} refused"
+        );
+    }
+
+    #[test]
+    fn an_entry_fits_or_is_refused() {
+        let (b, _) = leaf();
+        let (_, h) = open(&b).unwrap();
+        assert!(check_insert(&b, 1, 0, h.nfree).is_ok());
+        assert!(check_insert(&b, 1, 0, h.nfree + 1).is_err());
+    }
 }

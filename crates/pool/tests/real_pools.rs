@@ -220,20 +220,7 @@ fn export_and_judge(dir: &TempDir, p: Arc<Pool>) {
         return;
     };
     z.check(dir.path(), &name).unwrap();
-    let out = z
-        .command("zdb")
-        .unwrap()
-        .args(["-e", "-p"])
-        .arg(dir.path())
-        .args(["-d", &name])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    let errors = String::from_utf8_lossy(&out.stderr);
-    assert!(
-        out.status.success() && !text.contains("leaked"),
-        "{text}{errors}"
-    );
+    z.objects(dir.path(), &name).unwrap();
 }
 
 /// Changes of the tree that OpenZFS has not ended are looked at without going on with them.
@@ -261,7 +248,6 @@ fn half_done_changes_of_the_tree_can_be_read_only() {
 /// A removal that OpenZFS began and an export stopped goes on here to its end, or is given up here. OpenZFS's removal of one
 /// device stays readable.
 #[test]
-#[ignore = "open: zdb -d does not end with 0 afterwards, and says nothing (docs/testing.md)"]
 fn a_removal_of_openzfs_is_continued_or_canceled() {
     for cancel in [false, true] {
         let Some(dir) = or_skip(fixture::unpack("removal-stopped")) else {

@@ -98,6 +98,20 @@ impl OpenZfs {
         Ok(text)
     }
 
+    /// Whether the pool's own objects of an exported pool are what leads to them: none is left over, and nothing leads to one
+    /// that is not there (`zdb -e -p DIR -d POOL`, whose exit status is all that tells the second).
+    ///
+    /// Errors: `Kind::Io` with all `zdb` printed if anything is wrong.
+    pub fn objects(&self, dir: &Path, pool: &str) -> Result<()> {
+        let mut c = self.command("zdb")?;
+        let out = output(c.arg("-e").arg("-p").arg(dir).args(["-d", pool]))?;
+        let text = all_text(&c, &out);
+        if !out.status.success() || text.contains("leaked") {
+            bail!(Io, "{}: {text}", out.status);
+        }
+        Ok(())
+    }
+
     /// The labels and uberblocks of a disk or image (`zdb -lluuu PATH`).
     ///
     /// Errors: `Kind::Io` if there is no valid label.

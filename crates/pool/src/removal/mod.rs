@@ -35,7 +35,7 @@ use crate::Pool;
 use base::sync::MutexExt;
 use base::{bail, Error, Result, Txg};
 use disk::feature::guid;
-use disk::mos_keys::{OBSOLETE_COUNTS_ARE_PRECISE, OBSOLETE_SPACEMAP};
+use disk::mos_keys::{OBSOLETE_COUNTS_ARE_PRECISE, OBSOLETE_SPACEMAP, UNFLUSHED_TXGS};
 use disk::scan::ScanState;
 use dmu::Tx;
 use std::sync::Arc;
@@ -251,6 +251,9 @@ impl Pool {
         self.allocation
             .maps
             .remove_top(tx, &self.config, top.id())?;
+        // The ZAP lives on, but not the object with what is unflushed of the metaslabs.
+        let zap = self.mos().hold(top_zap(&top)?)?;
+        Zap::new(&zap).remove_if(tx, UNFLUSHED_TXGS)?;
         // The vdev that took its place has it now.
         top.unset(keys::ZAP_TOP);
         for leaf in &leaves {

@@ -38,6 +38,9 @@ use std::sync::Arc;
 use vdev::{discover, keys};
 use zap::Zap;
 
+/// Behind the name of a pool whose checkpoint is shown.
+const CHECKPOINTED: &str = "_CHECKPOINTED_UNIVERSE";
+
 /// Uberblocks this much older than the newest are still tried by `-F`.
 const REWIND: u64 = 3;
 
@@ -226,6 +229,8 @@ fn run(args: &Parsed, out: &mut dyn Write) -> Result<u8> {
         bail!(Invalid, "name a pool or a device");
     };
     let s = open(args, target)?;
+    let kept = target_of_checkpoint(target);
+    let target = if args.has("k") { kept.as_str() } else { target };
     let rest = args.operands.get(1..).unwrap_or_default();
     if let Some(text) = args.get("K") {
         if args.has("N") {
@@ -331,6 +336,13 @@ fn livelists(s: &Session, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// `target` in the state that a checkpoint keeps: its pool has a name of its own then, as OpenZFS's zdb gives it.
+fn target_of_checkpoint(target: &str) -> String {
+    let end = target.find(['/', '@', '#']).unwrap_or(target.len());
+    let (pool, rest) = target.split_at(end);
+    format!("{pool}{CHECKPOINTED}{rest}")
+}
+
 /// The pool that `target` (a pool, or a dataset in it) names, opened for reading.
 fn open(args: &Parsed, target: &str) -> Result<Session> {
     let name = target.split(['/', '@', '#']).next().unwrap_or(target);
@@ -369,6 +381,8 @@ fn open(args: &Parsed, target: &str) -> Result<Session> {
         readonly: true,
         missing_log: true,
         checkpoint: args.has("k"),
+        name: args.has("k").then(|| target_of_checkpoint(name)),
+        temporary: args.has("k"),
         txg,
         ..OpenOptions::default()
     };

@@ -94,6 +94,9 @@ fn the_state_of_a_checkpoint() {
     let (_, kept) = found.split_once("Checkpointed uberblock found:").unwrap();
     assert_eq!(txg(kept), then);
     assert!(say(&["-k", "-bcc"]).contains("No leaks"));
+    let sets = say(&["-k", "-d"]);
+    let other_name = format!("Dataset {pool}_CHECKPOINTED_UNIVERSE ");
+    assert!(sets.contains(&other_name), "{sets}");
     let one = fixture::unpack("single").unwrap();
     let at = one.path().to_str().unwrap();
     let (out, text) = zdb(&["-p", at, "-k", "-u", &pool_of("single")]);

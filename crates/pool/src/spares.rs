@@ -141,6 +141,21 @@ pub(crate) fn create_dspares(
 }
 
 impl Pool {
+    /// Counts the dRAID vdevs among new ones, and lists their distributed spares.
+    pub(crate) fn add_dspares(&self, tx: &Tx, new: &[Arc<Vdev>]) -> Result<()> {
+        let draid = |t: &&Arc<Vdev>| matches!(t.kind(), VdevKind::Draid { .. });
+        let count = new.iter().filter(draid).count();
+        if count == 0 {
+            return Ok(());
+        }
+        let features = &self.config.features;
+        features.activate(tx, FEATURE_DRAID, count as i64)?;
+        let spares = new.iter().flat_map(|t| dspares_of(&self.env, t));
+        let mut aux = (*self.aux_devices()).clone();
+        aux.spares.extend(spares);
+        self.write_aux(tx, aux)
+    }
+
     /// Hot spares (the pool's own distributed ones included) and cache devices.
     pub fn aux_devices(&self) -> Arc<AuxDevices> {
         self.vdevs.aux.acquire().clone()

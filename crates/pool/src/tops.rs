@@ -24,6 +24,7 @@
 use crate::devices::TreeDevices;
 use crate::shared::Shares;
 use crate::spacemaps::TopShape;
+use crate::spares::FEATURE_DRAID;
 use crate::{MapFeatures, Pool, SpaceMaps};
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
@@ -235,7 +236,7 @@ impl Pool {
     /// The caller has checked what is a matter of policy (redundancy, devices in use).
     ///
     /// # Errors
-    /// `Kind::Unsupported`: a dRAID, or a RAID-Z in a pool a device was removed from; `Kind::Again`: another vdev was added
+    /// `Kind::Unsupported`: a RAID-Z or dRAID in a pool a device was removed from, a dRAID without its feature; `Kind::Again`: another vdev was added
     /// meanwhile; those of opening and labelling the devices. Nothing was changed then. An error of writing the txgs stops the pool.
     pub fn add_top(&self, spec: &TopSpec) -> Result<u64> {
         match self.add_tops(std::slice::from_ref(spec))?[..] {
@@ -327,15 +328,16 @@ impl Pool {
             );
         }
         match spec.kind {
-            vdev::GroupKind::Draid { .. } => bail!(
-                Unsupported,
-                "this software cannot add a dRAID to a pool; add mirrors or a RAID-Z"
-            ),
-            vdev::GroupKind::Raidz { .. } if self.has_removed() => bail!(
+            vdev::GroupKind::Draid { .. } if !self.config.features.is_enabled(FEATURE_DRAID) => {
+                bail!(Unsupported, "dRAID vdevs need the feature 'draid' enabled")
+            }
+            vdev::GroupKind::Raidz { .. } | vdev::GroupKind::Draid { .. } if self.has_removed() => {
+                bail!(
                 Unsupported,
                 "a device was removed from pool '{}': only single devices and mirrors can be added",
                 self.name()
-            ),
+            )
+            }
             _ => Ok(()),
         }
     }
@@ -353,6 +355,7 @@ impl Pool {
         if let Some(map) = map {
             self.or_stop(create_vdev_zaps(self.mos(), tx, map, tops))?;
         }
+        self.or_stop(self.add_dspares(tx, tops))?;
         for (top, bias) in tops.iter().zip(biases) {
             self.or_stop(write_bias(
                 self.mos(),

@@ -147,14 +147,41 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
                 assert!(spec.is_log || allocated(&pool, id) > 1 << 20, "{n}");
             }
             assert!(pool.has_log_device());
+            let draid = TopSpec::new(
+                GroupKind::Draid {
+                    ndata: 2,
+                    nparity: 1,
+                    nspares: 1,
+                },
+                (7..12)
+                    .map(|i| image(&dir, &format!("d{i}.img"), 128))
+                    .collect(),
+            );
+            match features {
+                true => {
+                    let id = pool.add_top(&draid).unwrap();
+                    objects.push((write(&set.os, 7, 120), 7, 120));
+                    pool.sync().unwrap();
+                    assert!(allocated(&pool, id) > 1 << 20);
+                    let spares = &pool.aux_devices().spares;
+                    let path = |s: &disk::NvList| s.get_str("path").map(str::to_string);
+                    assert_eq!(
+                        spares.iter().filter_map(path).collect::<Vec<_>>(),
+                        ["draid1-4-0"]
+                    );
+                }
+                false => assert!(pool.add_top(&draid).is_err(), "its feature is missing"),
+            }
+            let tops = 4 + usize::from(features);
             let used = TopSpec::new(GroupKind::Single, log.devices.clone());
             assert!(pool.add_top(&used).is_err(), "its device is in use");
-            assert_eq!(pool.tree().tops().len(), 4);
+            assert_eq!(pool.tree().tops().len(), tops);
             stop.store(true, Ordering::Relaxed);
         });
         drop((set, ds));
         pool.export().unwrap();
         drop(pool);
+        let tops = 4 + usize::from(features);
         if let Some(z) = or_skip(OpenZfs::get()) {
             if let Err(e) = z.check(dir.path(), "tank") {
                 panic!("{e}");
@@ -162,11 +189,11 @@ fn vdevs_come_to_an_open_pool_while_it_is_read_and_openzfs_agrees() {
             for d in 0..7 {
                 let path = dir.path().join(format!("d{d}.img"));
                 let text = z.labels(&path).unwrap();
-                assert!(text.contains("vdev_children: 4"), "{text}");
+                assert!(text.contains(&format!("vdev_children: {tops}")), "{text}");
             }
         }
         let pool = reopen(&dir);
-        assert_eq!(pool.tree().tops().len(), 4);
+        assert_eq!(pool.tree().tops().len(), tops);
         let ds = pool.dsl().root_dataset().unwrap();
         let set = pool.open_dataset(&ds).unwrap();
         for (object, seed, blocks) in &objects {

@@ -161,3 +161,40 @@ fn a_distributed_spare_stands_in_by_itself_and_goes_back() {
     stands_without(&rig, &[&d[2]], &want);
     rig.stop();
 }
+
+/// A dRAID comes to a pool in use, with a distributed spare of its own.
+#[test]
+fn a_draid_is_added_and_its_spare_stands_in() {
+    let Some(mut rig) = Rig::new("draid-added") else {
+        return;
+    };
+    let d = rig.images(9, 160 * MIB);
+    let mnt = rig.mnt();
+    rig.start();
+    let at = mnt.to_str().unwrap().to_string();
+    let off = "feature@draid=disabled";
+    let mut add = vec!["add", "tank", "draid1:2d:5c:1s"];
+    add.extend(d[2..7].iter().map(String::as_str));
+    rig.zpool(&["create", "-o", off, "-m", &at, "tank", &d[0]]);
+    refused(&rig, &add, "mismatched replication level");
+    add.insert(1, "-f");
+    refused(&rig, &add, "dRAID vdevs need the feature 'draid' enabled");
+    rig.zpool(&["destroy", "tank"]);
+    rig.zpool(&["create", "-f", "-m", &at, "tank", "mirror", &d[0], &d[1]]);
+    tree::write(&mnt, 40, 74, KINDS).unwrap();
+    rig.zpool(&add);
+    fs::create_dir(mnt.join("more")).unwrap();
+    tree::write(&mnt.join("more"), 150, 75, KINDS).unwrap();
+    rig.zpool(&["sync"]);
+    let r = rows(&rig);
+    assert!(r.contains(&"draid1-1-0 AVAIL".into()), "{r:?}");
+    rig.zpool(&["offline", "-f", "tank", &d[3]]);
+    let stands_in = || rows(&rig).contains(&"draid1-1-0 INUSE".into());
+    until("the spare stands in", stands_in);
+    rig.zpool(&["wait", "-t", "resilver,scrub", "tank"]);
+    let want = tree::describe(&mnt).unwrap();
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    stands_without(&rig, &[&d[0], &d[3], &d[5]], &want);
+    rig.stop();
+}

@@ -80,7 +80,11 @@ impl Pool {
         if !enabled || !top.is_concrete() || top.is_log() {
             return Ok(Some(RemovalRefusal::Unsupported));
         }
-        let lacks = top.dtl_holders().iter().any(|l| !l.dtl_is_empty());
+        // What is copied is read from devices that lack nothing.
+        let leaves = top.leaves();
+        let lacks = !leaves
+            .iter()
+            .any(|l| l.state().usable() && l.dtl_is_empty());
         let running = self
             .removal()?
             .is_some_and(|r| r.state == ScanState::Scanning);
@@ -112,9 +116,9 @@ impl Pool {
             available = available.saturating_add(free / 100 * CLASS_USABLE);
         }
         let size = own.size / base::SECTOR * own.deflate_ratio;
-        // A vdev that is not allocated from is not part of what is available.
+        // A vdev that is not allocated from is not part of what is available, and what is on it is used already.
         let counted = own.class != Class::Normal || self.space().is_allocating(own.id);
-        let wanted = if counted { size } else { own.allocated };
+        let wanted = if counted { size } else { 0 };
         Ok(available >= wanted.saturating_add(stats.slop))
     }
 

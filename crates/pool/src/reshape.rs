@@ -496,7 +496,16 @@ impl Pool {
                 .filter_map(|l| known.remove(&l.guid()).map(|dtl| (l, dtl)))
                 .collect()
         };
+        let leaves: Vec<_> = self
+            .tree()
+            .leaves()
+            .into_iter()
+            .map(|l| (l.guid(), l))
+            .collect();
         let left = self.tree().detach(guid);
+        for (before, leaf) in leaves {
+            self.background.wears.renamed(before, leaf.guid());
+        }
         {
             let gone = left.as_ref().ok().map(|l| l.guid());
             let mut now = self.vdevs.dtls.acquire();

@@ -239,6 +239,52 @@ fn a_slow_trim_is_suspended_goes_on_behind_a_crash_and_is_canceled() {
     is_clean(&mut rig, &mnt, &want);
 }
 
+/// Progress belongs to the device: it stays when the device's mirror goes, and over an export. A device that is put out of use
+/// begins anew.
+#[test]
+fn progress_stays_with_the_device_and_ends_with_a_fault() {
+    let Some(mut rig) = Rig::new("trim-stays") else {
+        return;
+    };
+    let d = rig.images(2, 512 * MIB);
+    let mnt = rig.mnt();
+    rig.start();
+    create(&rig, "mirror", &d, &[], &mnt);
+    let note = |rig: &Rig| {
+        let status = rig.zpool(&["status", "-t", "tank"]);
+        let row = status.lines().find(|l| l.contains(d[0].as_str()));
+        row.unwrap().to_string()
+    };
+    let percent = |rig: &Rig| {
+        let note = note(rig);
+        let number = note.split_once("% trimmed").map(|(n, _)| n);
+        let number = number.and_then(|n| n.rsplit_once('('));
+        number
+            .unwrap_or_else(|| panic!("{note}"))
+            .1
+            .parse::<u64>()
+            .unwrap()
+    };
+    rig.zpool(&["trim", "-r", "32M", "tank", &d[0]]);
+    until("some of it is trimmed", || percent(&rig) > 5);
+    rig.zpool(&["trim", "-s", "tank", &d[0]]);
+    let before = percent(&rig);
+    rig.zpool(&["detach", "tank", &d[1]]);
+    assert_eq!(percent(&rig), before, "behind a detach");
+    let dir = Path::new(&d[0]).parent().unwrap();
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", dir.to_str().unwrap(), "tank"]);
+    assert_eq!(percent(&rig), before, "behind an import");
+    rig.zpool(&["attach", "-w", "tank", &d[0], &d[1]]);
+    assert_eq!(percent(&rig), before, "behind an attach");
+    rig.zpool(&["trim", "tank", &d[0]]);
+    rig.zpool(&["offline", "-f", "tank", &d[0]]);
+    assert!(note(&rig).contains("(untrimmed)"), "{}", note(&rig));
+    rig.zpool(&["online", "tank", &d[0]]);
+    rig.zpool(&["clear", "tank", &d[0]]);
+    assert!(note(&rig).contains("(untrimmed)"), "{}", note(&rig));
+}
+
 /// A loop device gives the space of its file back as well, when it is asked to.
 #[test]
 fn a_loop_device_is_trimmed_on_request() {

@@ -145,7 +145,7 @@ impl Pool {
         self.edit_run(what, &run, guid, |r| {
             r.at = piece.next;
             r.offset = r.offset.max(end.unwrap_or(0));
-            r.done = r.done.saturating_add(mine.total());
+            r.done = r.done.max(self.free_below(&top, &leaf, r.offset));
             r.total = r.total.max(r.done);
             r.pass.1 = r.pass.1.saturating_add(mine.total());
             r.moved = true;
@@ -249,6 +249,12 @@ impl Pool {
                 continue;
             };
             r.waits &= !ready(&top, &leaf);
+            if leaf.state() == vdev::State::Faulted {
+                // As OpenZFS does: whoever mends the device begins anew.
+                (r.state, r.time) = (WearState::Canceled, self.seconds());
+                stored.push((leaf, *r));
+                continue;
+            }
             if r.finished {
                 let able = what != Wear::Trim || leaf.can_trim();
                 r.state = match able {

@@ -21,7 +21,7 @@ pub(crate) use job::WearJob;
 use crate::notices::{Notice, Turned};
 use crate::Pool;
 use base::sync::{MutexExt, RwLockExt};
-use base::Result;
+use base::{RangeSet, Result};
 use disk::mos_keys as key;
 use dmu::Tx;
 use std::collections::BTreeMap;
@@ -188,6 +188,19 @@ impl Wears {
         self.runs.acquire()
     }
 
+    /// A leaf has another guid.
+    pub fn renamed(&self, before: u64, now: u64) {
+        if before == now {
+            return;
+        }
+        let mut runs = self.runs();
+        for what in [Wear::Trim, Wear::Initialize] {
+            if let Some(run) = runs.remove(&(what, before)) {
+                runs.insert((what, now), run);
+            }
+        }
+    }
+
     /// The leaves for which a piece is wanted now.
     fn wanted(&self, what: Wear) -> Vec<u64> {
         let runs = self.runs();
@@ -349,6 +362,33 @@ impl Pool {
         OnLeaf::new(top, leaf).map_or(0, |on| free / on.divisor().max(1))
     }
 
+    /// Bytes of a leaf that are free before an offset of its data area: those of whole metaslabs, and a share of one. The same before and
+    /// behind an import.
+    fn free_below(&self, top: &std::sync::Arc<Vdev>, leaf: &Vdev, offset: u64) -> u64 {
+        let Some(on) = OnLeaf::new(top, leaf) else {
+            return 0;
+        };
+        let (id, space) = (top.id(), self.space());
+        let mut done = 0u64;
+        for ms in 0..space.metaslab_count(id) {
+            let Ok(m) = space.metaslab_stats(id, ms) else {
+                continue;
+            };
+            let mut mine = RangeSet::new();
+            on.add(m.start, m.end, &mut mine);
+            let whole = mine.total();
+            mine.remove(offset, u64::MAX);
+            if whole != 0 && mine.is_empty() {
+                break;
+            }
+            let free = (m.end - m.start).saturating_sub(m.allocated) / on.divisor().max(1);
+            let share = u128::from(free) * u128::from(mine.total());
+            let share = share.checked_div(whole.into()).unwrap_or(0);
+            done = done.saturating_add(share as u64);
+        }
+        done
+    }
+
     /// Stores a run in the ZAP of its leaf; pools that have no such ZAPs keep it until they are left.
     fn store_wear(&self, tx: &Tx, what: Wear, leaf: &Vdev, run: &Run) -> Result<()> {
         let Some(object) = leaf.get_u64(keys::ZAP_LEAF).filter(|z| *z != 0) else {
@@ -363,7 +403,12 @@ impl Pool {
             }
             return Ok(());
         }
-        z.update_u64(tx, offset, run.offset)?;
+        // As OpenZFS counts: from the beginning of the device.
+        let from_start = match run.offset {
+            0 => 0,
+            n => n.saturating_add(disk::label::DATA_START),
+        };
+        z.update_u64(tx, offset, from_start)?;
         z.update_u64(tx, state, run.state as u64)?;
         z.update_u64(tx, time, run.time)?;
         if what == Wear::Trim {
@@ -416,11 +461,9 @@ impl Pool {
             return Ok(None);
         }
         let (top, _) = self.tree().leaf_of(leaf.guid())?;
-        // OpenZFS counts from the beginning of the device. What is done twice does no harm.
         let offset = number(offset)?.saturating_sub(disk::label::DATA_START);
         let total = self.free_on(&top, leaf);
-        let share = u128::from(total) * u128::from(offset);
-        let done = share.checked_div(leaf.device_asize().into()).unwrap_or(0) as u64;
+        let done = self.free_below(&top, leaf, offset);
         Ok(Some(Run {
             state,
             time: number(time)?,
@@ -439,7 +482,13 @@ impl Pool {
     /// How trim or initialize of a leaf stands.
     pub fn wear_status(&self, what: Wear, guid: u64) -> WearStatus {
         let run = self.background.wears.runs().get(&(what, guid)).copied();
-        let run = run.unwrap_or_default();
+        let mut run = run.unwrap_or_default();
+        let leaf = self.tree().find(guid);
+        if run.state == WearState::Active && leaf.is_some_and(|l| l.state() == vdev::State::Faulted)
+        {
+            // The next txg says so.
+            run.state = WearState::Canceled;
+        }
         WearStatus {
             state: run.state,
             time: run.time,
@@ -451,12 +500,13 @@ impl Pool {
         }
     }
 
-    /// Bytes that are left to be trimmed or initialized, if that is under way anywhere.
-    pub fn left_to_wear(&self, what: Wear) -> Option<u64> {
+    /// Bytes that are left to be trimmed or initialized, if that is under way on any of some leaves, or on any at all.
+    pub fn left_to_wear(&self, what: Wear, leaves: Option<&[u64]>) -> Option<u64> {
         let runs = self.background.wears.runs();
-        let active = runs
-            .iter()
-            .filter(|((w, _), r)| *w == what && r.state == WearState::Active);
+        let active = runs.iter().filter(|((w, guid), r)| {
+            let counts = leaves.is_none_or(|l| l.contains(guid));
+            *w == what && counts && r.state == WearState::Active
+        });
         let left = active.map(|(_, r)| r.total.saturating_sub(r.done));
         left.reduce(u64::saturating_add)
     }

@@ -96,7 +96,11 @@ pub fn reguid(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     };
     let guid = match args.get("g") {
         None => None,
-        Some(text) => match text.parse::<u64>() {
+        // As strtoull(3) reads them, -1 is the largest.
+        Some(text) => match text
+            .parse::<u64>()
+            .or_else(|_| text.parse::<i64>().map(|n| n as u64))
+        {
             Ok(guid) => Some(guid),
             Err(_) => return Err(Fail::Usage(format!("invalid GUID: {text}"))),
         },
@@ -304,7 +308,10 @@ pub fn wait(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         writeln!(cx.out)?;
     }
     loop {
-        let request = Request::PoolActivity { pool: pool.clone() };
+        let request = Request::PoolActivity {
+            pool: pool.clone(),
+            devices: vec![],
+        };
         let now = match cx.ask(&request) {
             Ok(Reply::Activity(now)) => now,
             Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),

@@ -72,7 +72,7 @@ impl Request {
             | Request::PoolResilver { pool: name, .. }
             | Request::PoolCheckpoint { pool: name, .. }
             | Request::PoolReguid { pool: name, .. }
-            | Request::PoolActivity { pool: name }
+            | Request::PoolActivity { pool: name, .. }
             | Request::Events {
                 pool: Some(name), ..
             }

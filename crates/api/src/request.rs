@@ -229,6 +229,9 @@ pub enum Request {
     PoolActivity {
         /// Name of the pool.
         pool: String,
+        /// Of trim and initialize, only those of these devices count; empty: of all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        devices: Vec<String>,
     },
 
     /// Answered by `Datasets`, in chunks.

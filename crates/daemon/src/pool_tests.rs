@@ -475,7 +475,10 @@ fn refusals() {
             pool: "t".into(),
             force: false,
         },
-        Request::PoolActivity { pool: "t".into() },
+        Request::PoolActivity {
+            pool: "t".into(),
+            devices: vec![],
+        },
         Request::PoolExport {
             pool: "t".into(),
             force: true,

@@ -417,7 +417,9 @@ fn answer_of_work(
             guid,
             command,
         } => pools::reguid::reguid(admin, peer, &pool, guid, &command).map(done),
-        Request::PoolActivity { pool } => pools::activity(admin, &pool).map(Reply::Activity),
+        Request::PoolActivity { pool, devices } => {
+            pools::activity(admin, &pool, &devices).map(Reply::Activity)
+        }
         other => answer_of_datasets(admin, peer, other, out),
     }
 }

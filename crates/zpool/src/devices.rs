@@ -231,7 +231,10 @@ fn is_distributed_spare(word: &str) -> bool {
 /// Waits until nothing of that name goes on in a pool.
 fn until_idle(cx: &mut Cx<'_>, pool: &str, activity: &str) -> Result<(), Fail> {
     loop {
-        let request = Request::PoolActivity { pool: pool.into() };
+        let request = Request::PoolActivity {
+            pool: pool.into(),
+            devices: vec![],
+        };
         match cx.ask(&request) {
             Ok(Reply::Activity(now)) => {
                 if !now.iter().any(|a| a.name == activity && a.running) {

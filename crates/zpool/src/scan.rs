@@ -136,7 +136,10 @@ pub fn scrub(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 /// Returns when the activity does not run in a pool.
 fn wait(pool: &str, activity: &str, cx: &mut Cx<'_>) -> Result<(), Fail> {
     loop {
-        let list = match cx.ask(&Request::PoolActivity { pool: pool.into() }) {
+        let list = match cx.ask(&Request::PoolActivity {
+            pool: pool.into(),
+            devices: vec![],
+        }) {
             Ok(Reply::Activity(list)) => list,
             Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
             Err(e) => return Err(cx.fail(&e, "wait for", pool)),

@@ -73,7 +73,7 @@ fn all(args: &Parsed, cx: &mut Cx<'_>, (what, rate, secure): (WearKind, u64, boo
             pool: pool.clone(),
             what,
             action,
-            devices,
+            devices: devices.clone(),
             rate,
             secure,
             command: cx.command(),
@@ -84,7 +84,7 @@ fn all(args: &Parsed, cx: &mut Cx<'_>, (what, rate, secure): (WearKind, u64, boo
                     cx.complain(&why, name, &device)?;
                     status = 1;
                 }
-                begun.extend((!batch.done.is_empty()).then_some(pool));
+                begun.extend((!batch.done.is_empty()).then_some((pool, devices)));
             }
             Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
             Err(e) => {
@@ -95,17 +95,21 @@ fn all(args: &Parsed, cx: &mut Cx<'_>, (what, rate, secure): (WearKind, u64, boo
         }
     }
     if args.has("w") {
-        for pool in &begun {
-            wait(pool, name, cx)?;
+        for begun in &begun {
+            wait(begun, name, cx)?;
         }
     }
     Ok(status)
 }
 
-/// Returns when nothing of that name goes on in a pool.
-fn wait(pool: &str, name: &str, cx: &mut Cx<'_>) -> Result<(), Fail> {
+/// Returns when nothing of that name goes on in a pool, or on the devices that were named.
+fn wait((pool, devices): &(String, Vec<String>), name: &str, cx: &mut Cx<'_>) -> Result<(), Fail> {
+    let request = Request::PoolActivity {
+        pool: pool.clone(),
+        devices: devices.clone(),
+    };
     loop {
-        let list = match cx.ask(&Request::PoolActivity { pool: pool.into() }) {
+        let list = match cx.ask(&request) {
             Ok(Reply::Activity(list)) => list,
             Ok(other) => return Err(cx.fail_plain(&unexpected(&other))),
             Err(e) => return Err(cx.fail(&e, "wait for", pool)),

@@ -78,8 +78,8 @@ fn write_out(entry: &PoolEntry) -> Option<String> {
     (!left.is_empty()).then(|| left.join("\n"))
 }
 
-/// What goes on in a pool in the background (`zpool wait`).
-pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
+/// What goes on in a pool in the background (`zpool wait`). With `devices`, trim and initialize of others do not count.
+pub fn activity(admin: &Admin, pool: &str, devices: &[String]) -> Answer<Vec<Activity>> {
     let entry = open(admin, pool)?;
     // Who waited for a resilver finds the spare free that stood in.
     if !entry.pool.is_readonly() && entry.pool.suspended().is_none() {
@@ -103,10 +103,11 @@ pub fn activity(admin: &Admin, pool: &str) -> Answer<Vec<Activity>> {
     list.extend(scan::activity(&entry.pool)?);
     let left = entry.pool.expansion_progress().map_or(0, |(_, left)| left);
     list.push(activity("raidz_expand", left));
+    let chosen = (!devices.is_empty()).then(|| wear::guids(&entry.pool, devices));
     list.extend([pool::Wear::Initialize, pool::Wear::Trim].map(|what| {
         let left = match entry.pool.is_readonly() {
             true => None,
-            false => entry.pool.left_to_wear(what),
+            false => entry.pool.left_to_wear(what, chosen.as_deref()),
         };
         Activity {
             name: what.name().into(),

@@ -74,6 +74,12 @@ fn leaves(pool: &Pool, names: &[String]) -> Vec<(String, u64)> {
     names.iter().map(|n| (n.clone(), guid(n))).collect()
 }
 
+/// Guids of devices by their names; 0 if there is no such device.
+pub(super) fn guids(pool: &Pool, names: &[String]) -> Vec<u64> {
+    let all = leaves(pool, names).into_iter();
+    all.map(|(_, guid)| guid).collect()
+}
+
 fn refusal(what: Wear, why: WearRefusal) -> ApiError {
     let (kind, text) = match (why, what) {
         (WearRefusal::NoDevice, _) => (Kind::NotFound, "no such device in pool"),

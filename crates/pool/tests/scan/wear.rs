@@ -35,7 +35,7 @@ fn syncs(pool: &Pool, n: usize) {
 /// Writes txgs until nothing of the kind is under way.
 fn done(pool: &Pool, what: Wear) {
     for _ in 0..5000 {
-        if pool.left_to_wear(what).is_none() {
+        if pool.left_to_wear(what, None).is_none() {
             return;
         }
         pool.sync().unwrap();
@@ -245,7 +245,7 @@ fn a_leaf_out_of_use_waits() {
     w.pool.offline(guid, how).unwrap();
     w.pool.pause_job("trim", false).unwrap();
     syncs(&w.pool, 10);
-    assert!(w.pool.left_to_wear(Wear::Trim).is_some());
+    assert!(w.pool.left_to_wear(Wear::Trim, None).is_some());
     let jobs = w.pool.jobs().unwrap();
     assert!(jobs.iter().all(|j| j.name != "trim"), "{jobs:?}");
     w.pool.online(guid).unwrap();
@@ -330,7 +330,7 @@ fn state_before_a_trim() -> Result<(), String> {
     begin_all(&w.pool, Wear::Trim);
     w.destroy("a");
     w.pool.pause_job("trim", false).unwrap();
-    assert!(txg >= before && w.pool.left_to_wear(Wear::Trim).is_some());
+    assert!(txg >= before && w.pool.left_to_wear(Wear::Trim, None).is_some());
     let disks = w.image(&|_| true);
     let newest = w.pool.synced_txg();
     let (env, _) = sim::rig::machine(&disks, 3);

@@ -92,7 +92,10 @@ pub(crate) fn spec_for(
         dedup: dedup.is_some(),
         // A checksum that is no proof of sameness is none in a table either.
         verify: p.dedup_verify || !checksum::is_dedup(sum),
-        small: if file { p.special_small } else { 0 },
+        small: match file || ty == ObjType::ZVOL {
+            true => p.special_small,
+            false => 0,
+        },
     }
 }
 

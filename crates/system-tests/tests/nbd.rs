@@ -70,6 +70,41 @@ impl Drop for Holder {
 }
 
 #[test]
+fn small_blocks_of_volumes_lie_on_special_devices() {
+    let Some(mut rig) = Rig::new("nbd-special") else {
+        return;
+    };
+    if !clients("small_blocks_of_volumes_lie_on_special_devices") {
+        return;
+    }
+    let disks = rig.images(2, 256 << 20);
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    let mnt = mnt.to_str().unwrap();
+    rig.zpool(&["create", "-m", mnt, "tank", &disks[0], "special", &disks[1]]);
+    let on_special = || -> u64 {
+        let list = rig.zpool(&["list", "-vHp", "tank"]);
+        let row = list.lines().find(|l| l.contains(&disks[1])).unwrap();
+        row.trim().split('\t').nth(2).unwrap().parse().unwrap()
+    };
+    let data = rig.path().join("data");
+    rig.sh(&format!("head -c 24M /dev/urandom > {}", data.display()));
+    for (volume, limit, expected) in [("large", "0", false), ("small", "8K", true)] {
+        let volume = format!("tank/{volume}");
+        let limit = format!("special_small_blocks={limit}");
+        rig.zfs(&["create", "-b", "8K", "-o", &limit, "-V", "24M", &volume]);
+        let before = on_special();
+        let to = uri(&rig, &volume);
+        rig.sh(&format!("nbdcopy --flush {} '{to}'", data.display()));
+        rig.zpool(&["sync", "tank"]);
+        let more = on_special() - before;
+        assert_eq!(more > 20 << 20, expected, "{volume}: {more}");
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+}
+
+#[test]
 fn volumes_are_exports() {
     let name = "volumes_are_exports";
     let Some(rig) = Rig::new("nbd-exports") else {

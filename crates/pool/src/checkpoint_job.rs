@@ -8,7 +8,7 @@
 //! 3. A range is freed in the same txg in which it leaves the map of its vdev. So a crash at any point leaves each range in
 //!    the map or free, never both.
 
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Progress, Step, Subject};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::{bail, Result, Txg};
@@ -141,7 +141,7 @@ impl Job for DiscardCheckpoint {
         let finished = c.give_back(
             tx,
             (&pool.config, &*pool.config.features),
-            &mut |n| budget.take(n),
+            &mut |n| budget.take_blocks(n),
             &mut |vdev, from, to| {
                 bytes += to - from;
                 pool.space().free(vdev, from, to - from, tx.txg())
@@ -157,7 +157,7 @@ impl Job for DiscardCheckpoint {
         Ok(Step::Idle)
     }
 
-    fn progress(&self, pool: &Pool) -> Result<Progress> {
+    fn progress(&self, pool: &Pool, _: Subject) -> Result<Progress> {
         let done = self.done.load(Ordering::Relaxed);
         let total = done + pool.shares().checkpoint.kept_sum();
         Ok(Progress { done, total })

@@ -25,8 +25,8 @@ pub struct Tunables {
     pub cache_bytes: u64,
     /// Dirty bytes at which writers wait.
     pub dirty_max: u64,
-    /// Blocks a background job may handle per txg, at least 1.
-    pub job_blocks: u64,
+    /// Bytes a background job may handle per txg, at least 1; a block that is only freed or walked over counts as 4 KiB.
+    pub job_bytes: u64,
     /// Txgs behind which a round of autotrim begins, at least 1.
     pub autotrim_txgs: u64,
 }
@@ -36,7 +36,7 @@ impl Default for Tunables {
         Tunables {
             cache_bytes: 256 << 20,
             dirty_max: 256 << 20,
-            job_blocks: 100_000,
+            job_bytes: 400 << 20,
             autotrim_txgs: 32,
         }
     }

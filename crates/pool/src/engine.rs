@@ -4,7 +4,7 @@ use crate::allocation::{Allocation, MapLoader};
 use crate::background::Background;
 use crate::configuration::Configuration;
 use crate::devices::{SpaceAllocator, TreeDevices};
-use crate::expansion::{ExpansionJob, Expansions};
+use crate::expansion::Expansions;
 use crate::freeing;
 use crate::indirect::Removed;
 use crate::jobs::{Job, Jobs};
@@ -12,7 +12,7 @@ use crate::multihost::Heart;
 use crate::notices::Notice;
 use crate::objects::Objects;
 use crate::records::Records;
-use crate::removal::{CondenseJob, RemovalJob};
+use crate::removal::CondenseJob;
 use crate::scan::{BlockQueue, ErrorScrubJob, RebuildJob, Rebuilds, ScanJob, Scans};
 use crate::sets::Sets;
 use crate::shared::Shares;
@@ -147,13 +147,8 @@ impl Pool {
         let errors: Arc<dyn Job> = Arc::new(ErrorScrubJob(scans.clone()));
         let rebuilds = Arc::new(Rebuilds::default());
         let rebuild: Arc<dyn Job> = Arc::new(RebuildJob(rebuilds.clone()));
-        let remove: Arc<dyn Job> = Arc::new(RemovalJob {
-            removed: e.removed.clone(),
-            clock: e.env.clock.clone(),
-        });
         let condense: Arc<dyn Job> = Arc::new(CondenseJob::default());
         let expansions = Arc::new(Expansions::new(e.env.clone(), e.tree.clone()));
-        let expansion: Arc<dyn Job> = Arc::new(ExpansionJob(expansions.clone()));
         let wears = Arc::new(Wears::default());
         let wear = |what| -> Arc<dyn Job> { Arc::new(WearJob(what, wears.clone())) };
         let auto: Arc<dyn Job> = Arc::new(AutotrimJob {
@@ -163,9 +158,7 @@ impl Pool {
             txgs: p.config.tunables.autotrim_txgs,
         });
         let (trim, initialize) = (wear(Wear::Trim), wear(Wear::Initialize));
-        let scans_of = [
-            scan, errors, rebuild, remove, condense, expansion, trim, initialize, auto,
-        ];
+        let scans_of = [scan, errors, rebuild, condense, trim, initialize, auto];
         let standing = freeing::standing().into_iter().chain(scans_of);
         let state = SyncState {
             uberblock: p.uberblock,

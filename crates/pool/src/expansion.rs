@@ -15,10 +15,9 @@
 //! 2. Nothing is copied while a child of the vdev is missing or lacks something. Then the job waits, and the uberblock stays.
 //! 3. An uberblock of the scratch area ranks higher than every one that was written before, heartbeats of `multihost` included.
 
-use crate::jobs::{Budget, Job, Progress, Step};
-use crate::scan::courtesy::{self, Courtesy};
+use crate::jobs::{self, Budget, Job, Piece, Priority, Progress, Step, Subject};
 use crate::sync::SyncState;
-use crate::{Pool, Tunables};
+use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Kind, Result, Txg};
@@ -39,8 +38,8 @@ const BEFORE_BEGIN: u64 = 5;
 const IN_FLIGHT: u64 = 3;
 /// Bytes in use that are copied in one go, while writes to them wait.
 const PIECE: u64 = 8 << 20;
-/// For the budget of a slice.
-const BLOCK: u64 = 128 << 10;
+/// Bytes that are copied for one of the budget: they are moved within a vdev, in long runs.
+const CHEAP: u64 = (128 << 10) / jobs::BLOCK;
 /// Nanoseconds until what failed is tried again.
 const AGAIN_NS: u64 = 30_000_000_000;
 
@@ -143,7 +142,7 @@ impl Expansions {
     }
 }
 
-/// The job of an expansion; idle while there is none.
+/// The job of an expansion; registered when one begins or goes on.
 pub(crate) struct ExpansionJob(pub Arc<Expansions>);
 
 impl Job for ExpansionJob {
@@ -155,26 +154,32 @@ impl Job for ExpansionJob {
         pool.step_expansion(tx)
     }
 
-    fn reads(&self) -> bool {
-        let Some(top) = self.0.top() else {
-            return false;
-        };
-        let room =
-            |r: vdev::map::Reflow| !r.scratch && r.done > 0 && r.next < top.expansion_limit();
-        top.reflow().is_some_and(room) && top.is_whole() && !self.0.is_waiting()
+    fn priority(&self) -> Priority {
+        Priority::High
     }
 
-    fn read(&self, pool: &Pool, budget: &Budget) {
-        let mut courtesy = Courtesy::new(&*pool.env.clock);
-        while budget.take(0) && self.reads() {
-            let piece = || pool.copy_expansion_piece(budget);
-            if !pool.beside_others(&mut courtesy, courtesy::RESILVER, piece) {
-                break;
-            }
+    fn instances(&self) -> Vec<Subject> {
+        let live = self.0.live();
+        live.iter().map(|l| Subject::Vdev(l.vdev)).collect()
+    }
+
+    fn ready(&self) -> Vec<Subject> {
+        let wanted = self.0.top().filter(|top| {
+            let room =
+                |r: vdev::map::Reflow| !r.scratch && r.done > 0 && r.next < top.expansion_limit();
+            top.reflow().is_some_and(room) && top.is_whole() && !self.0.is_waiting()
+        });
+        wanted.iter().map(|t| Subject::Vdev(t.id())).collect()
+    }
+
+    fn piece(&self, pool: &Pool, _: Subject, budget: &Budget) -> Piece {
+        match pool.copy_expansion_piece(budget) {
+            true => Piece::Done,
+            false => Piece::End,
         }
     }
 
-    fn progress(&self, pool: &Pool) -> Result<Progress> {
+    fn progress(&self, pool: &Pool, _: Subject) -> Result<Progress> {
         let (done, left) = pool.expansion_progress().unwrap_or((0, 0));
         Ok(Progress {
             done,
@@ -269,7 +274,7 @@ impl Pool {
         self.settle_wear();
         self.dirty_config();
         self.or_stop(self.leaf_arrives(tx, fresh))?;
-        *self.background.expansions.live() = Some(Live {
+        self.goes_on_with_expansion(Live {
             vdev: id,
             begins: tx.txg().after(BEFORE_BEGIN),
             copied: 0,
@@ -294,6 +299,13 @@ impl Pool {
                 self.log_internal(tx, "vdev attach", &text)
             });
         self.or_stop(done)
+    }
+
+    fn goes_on_with_expansion(&self, live: Live) {
+        let expansions = &self.background.expansions;
+        *expansions.live() = Some(live);
+        let job = Arc::new(ExpansionJob(expansions.clone()));
+        self.background.jobs.ensure(job);
     }
 
     fn tell_of_expansion(&self, tx: &Tx, top: &Vdev, what: &str) -> Result<()> {
@@ -321,7 +333,7 @@ impl Pool {
             None => bail!(Damaged, "{} has no ZAP", top.name()),
         };
         let copied = copied.unwrap_or(0);
-        *self.background.expansions.live() = Some(Live {
+        self.goes_on_with_expansion(Live {
             vdev: top.id(),
             begins: self.dmu().open_txg().after(BEFORE_BEGIN),
             copied,
@@ -460,8 +472,9 @@ impl Pool {
         let Ok(ranges) = in_use(at, to) else {
             return true;
         };
-        let to = cut(&ranges, to, PIECE.min(self.tunables_bytes()));
-        if !budget.take(((to - at).min(PIECE) / BLOCK).max(1)) {
+        let most = self.config.tunables.job_bytes.saturating_mul(CHEAP);
+        let to = cut(&ranges, to, PIECE.min(most));
+        if !budget.take(((to - at).min(PIECE) / CHEAP).max(jobs::BLOCK)) {
             return false;
         }
         match self
@@ -483,14 +496,11 @@ impl Pool {
         }
     }
 
-    /// Bytes that a job may handle in a txg.
-    fn tunables_bytes(&self) -> u64 {
-        let Tunables { job_blocks, .. } = self.config.tunables;
-        job_blocks.saturating_mul(BLOCK)
-    }
-
     /// The expansion's part of a txg.
     fn step_expansion(&self, tx: &Tx) -> Result<Step> {
+        if self.background.expansions.live().is_none() {
+            return Ok(Step::Finished);
+        }
         let Some(top) = self.background.expansions.top() else {
             return Ok(Step::Idle);
         };

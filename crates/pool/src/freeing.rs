@@ -1,7 +1,7 @@
 //! The jobs every pool has: freeing blocks of destroyed datasets, marking obsolete ranges of removed vdevs, and freeing what a
 //! discarded checkpoint kept (`crate::checkpoint_job`).
 
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Progress, Step, Subject};
 use crate::Pool;
 use base::Result;
 use disk::BlkPtr;
@@ -37,7 +37,7 @@ impl Job for FreeDestroyed {
         let before = pool.dsl().freeing()?;
         let freed = pool
             .dsl()
-            .free_some(tx, &mut |n| budget.take(n), &mut |bp| {
+            .free_some(tx, &mut |n| budget.take_blocks(n), &mut |bp| {
                 pool.zio().free(bp, tx.txg())
             })?;
         if !freed.more {
@@ -49,7 +49,7 @@ impl Job for FreeDestroyed {
         Ok(Step::More)
     }
 
-    fn progress(&self, pool: &Pool) -> Result<Progress> {
+    fn progress(&self, pool: &Pool, _: Subject) -> Result<Progress> {
         let done = self.done.load(Ordering::Relaxed);
         let total = done + pool.dsl().freeing()?;
         Ok(Progress { done, total })
@@ -72,12 +72,12 @@ impl Job for MarkObsolete {
 
     fn step(&self, pool: &Pool, tx: &Tx, budget: &Budget) -> Result<Step> {
         let mut bytes = 0;
-        let more = pool
-            .dsl()
-            .obsolete_some(tx, &mut |n| budget.take(n), &mut |bp: &BlkPtr| {
-                bytes += bp.dva(0).asize();
-                pool.mark_obsolete(tx, bp)
-            })?;
+        let more =
+            pool.dsl()
+                .obsolete_some(tx, &mut |n| budget.take_blocks(n), &mut |bp: &BlkPtr| {
+                    bytes += bp.dva(0).asize();
+                    pool.mark_obsolete(tx, bp)
+                })?;
         if !more {
             self.done.store(0, Ordering::Relaxed);
             return Ok(Step::Idle);
@@ -86,7 +86,7 @@ impl Job for MarkObsolete {
         Ok(Step::More)
     }
 
-    fn progress(&self, pool: &Pool) -> Result<Progress> {
+    fn progress(&self, pool: &Pool, _: Subject) -> Result<Progress> {
         let done = self.done.load(Ordering::Relaxed);
         let total = done + pool.dsl().obsolete_left()?;
         Ok(Progress { done, total })

@@ -101,7 +101,7 @@ pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use expansion::ExpandRefusal;
 pub use indirect::Expansion;
-pub use jobs::{Budget, Job, JobState, JobStatus, Progress, Step};
+pub use jobs::{Budget, Job, JobState, JobStatus, Piece, Priority, Progress, Step, Subject};
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use notices::{Notice, Observer, Scanning, Turned};
 pub use open_options::{OpenOptions, Rewind};

@@ -42,7 +42,7 @@ fn create(dir: &TempDir, without: &[&str]) -> Arc<Pool> {
 
 fn few() -> Tunables {
     Tunables {
-        job_blocks: 1,
+        job_bytes: 4096,
         ..Tunables::default()
     }
 }

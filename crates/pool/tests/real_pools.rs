@@ -256,7 +256,7 @@ fn a_removal_of_openzfs_is_continued_or_canceled() {
         let config = found(&dir).remove(0).config;
         let opts = OpenOptions::default();
         let p = Pool::open(env_linux::linux_env(), &config, opts).unwrap();
-        assert!(p.is_removing() && p.left_to_remove() > 0);
+        assert!(p.is_removing() && p.left_of("remove").unwrap() > Some(0));
         if cancel {
             p.cancel_removal().unwrap();
         }

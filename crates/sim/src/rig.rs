@@ -112,7 +112,7 @@ pub fn tunables() -> Tunables {
         cache_bytes: 3 << 20,
         dirty_max: 16 << 20,
         // Small as well, so that crashes find destroyed datasets freed in part.
-        job_blocks: 30,
+        job_bytes: 30 * 4096,
         autotrim_txgs: 2,
     }
 }

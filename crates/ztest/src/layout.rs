@@ -15,7 +15,7 @@ pub const TUNABLES: Tunables = Tunables {
     cache_bytes: 32 << 20,
     dirty_max: 32 << 20,
     // Small as well, so that kills find destroyed datasets freed in part.
-    job_blocks: 50,
+    job_bytes: 50 * 4096,
     autotrim_txgs: 4,
 };
 

@@ -85,7 +85,8 @@ pub fn activity(admin: &Admin, pool: &str, devices: &[String]) -> Answer<Vec<Act
     if !entry.pool.is_readonly() && entry.pool.suspended().is_none() {
         entry.pool.release_spares().map_err(answer)?;
     }
-    let freeing = entry.pool.dsl().freeing().map_err(answer)?;
+    let left = |job: &str| entry.pool.left_of(job).map_err(answer);
+    let freeing = left("free")?.unwrap_or(0);
     let activity = |name: &str, remaining| Activity {
         name: name.into(),
         running: remaining > 0,
@@ -93,7 +94,7 @@ pub fn activity(admin: &Admin, pool: &str, devices: &[String]) -> Answer<Vec<Act
     };
     // How much is left is a matter of the resilver.
     let replacing = u64::from(entry.pool.is_replacement_under_way());
-    let removing = entry.pool.left_to_remove();
+    let removing = left("remove")?.unwrap_or(0);
     let mut list = vec![
         activity("free", freeing),
         activity("replace", replacing),
@@ -101,20 +102,22 @@ pub fn activity(admin: &Admin, pool: &str, devices: &[String]) -> Answer<Vec<Act
     ];
     list.push(checkpoint::activity(&entry.pool));
     list.extend(scan::activity(&entry.pool)?);
-    let left = entry.pool.expansion_progress().map_or(0, |(_, left)| left);
-    list.push(activity("raidz_expand", left));
+    let expanding = left("raidz_expand")?.unwrap_or(0);
+    list.push(activity("raidz_expand", expanding));
     let chosen = (!devices.is_empty()).then(|| wear::guids(&entry.pool, devices));
-    list.extend([pool::Wear::Initialize, pool::Wear::Trim].map(|what| {
-        let left = match entry.pool.is_readonly() {
-            true => None,
-            false => entry.pool.left_to_wear(what, chosen.as_deref()),
-        };
-        Activity {
+    let counts = |of: pool::Subject| match (&chosen, of) {
+        (Some(chosen), pool::Subject::Leaf(guid)) => chosen.contains(&guid),
+        _ => true,
+    };
+    for what in [pool::Wear::Initialize, pool::Wear::Trim] {
+        let left = entry.pool.left_of_some(what.name(), &counts);
+        let left = left.map_err(answer)?.filter(|_| !entry.pool.is_readonly());
+        list.push(Activity {
             name: what.name().into(),
             running: left.is_some(),
             remaining: left.unwrap_or(0),
-        }
-    }));
+        });
+    }
     Ok(list)
 }
 

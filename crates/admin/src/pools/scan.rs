@@ -146,6 +146,7 @@ pub(super) fn activity(pool: &Pool) -> Answer<[Activity; 2]> {
     };
     let due = !pool.is_readonly() && pool.is_resilvering();
     let mut resilver = of("resilver", Function::Resilver, due);
-    resilver.remaining += pool.left_to_rebuild();
+    let rebuilding = pool.left_of("rebuild").map_err(answer)?;
+    resilver.remaining += rebuilding.unwrap_or(0);
     Ok([of("scrub", Function::Scrub, errors.is_some()), resilver])
 }

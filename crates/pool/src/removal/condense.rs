@@ -6,7 +6,7 @@
 
 use super::top_zap;
 use crate::indirect::read_ranges;
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Progress, Step, Subject};
 use crate::mapping::{Counted, Mapping};
 use crate::Pool;
 use base::sync::MutexExt;
@@ -70,7 +70,7 @@ impl Job for CondenseJob {
             return Ok(Step::Idle);
         };
         while w.at < w.old.ranges().len() {
-            if !budget.take(1) {
+            if !budget.take_blocks(1) {
                 return Ok(Step::More);
             }
             w.look_at(pool, tx)?;
@@ -86,7 +86,7 @@ impl Job for CondenseJob {
         Ok(Step::More)
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    fn progress(&self, _: &Pool, _: Subject) -> Result<Progress> {
         let work = self.work.acquire();
         let entries = |n: usize| (n * ENTRY) as u64;
         Ok(work.as_ref().map_or(Progress::default(), |w| Progress {

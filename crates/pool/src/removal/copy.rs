@@ -5,9 +5,8 @@
 //! for each further device whose bytes differ.
 
 use crate::indirect::Removed;
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Piece, Priority, Progress, Step, Subject, BLOCK};
 use crate::regions::{self, Live};
-use crate::scan::courtesy::{self, Courtesy};
 use crate::Pool;
 use base::{Block, Kind, Result, Txg};
 use dmu::Tx;
@@ -18,12 +17,10 @@ use vdev::indirect::Moved;
 
 /// Bytes that are copied at a time. No txg closes meanwhile.
 const PIECE: u64 = 16 << 20;
-/// So many bytes count as a block of a job.
-const BLOCK: u64 = 4096;
 /// Nanoseconds until it is tried again where devices or space do not suffice.
 const AGAIN: u64 = 2_000_000_000;
 
-/// The job of removals; idle while there is none.
+/// The job of a removal; registered when one begins or goes on.
 pub(crate) struct RemovalJob {
     /// Has the removal under way.
     pub removed: Arc<Removed>,
@@ -52,36 +49,51 @@ impl Job for RemovalJob {
         pool.step_removal(tx)
     }
 
-    fn reads(&self) -> bool {
-        let live = self.removed.live();
-        let wanted = |l: &Live| !l.visited || !l.to_copy.is_empty();
-        live.as_ref().is_some_and(|l| {
-            wanted(l) && l.failed.is_none() && l.not_before <= self.clock.monotonic_ns()
-        })
+    /// Redundancy is not missing, but room may be.
+    fn priority(&self) -> Priority {
+        Priority::High
     }
 
-    fn read(&self, pool: &Pool, budget: &Budget) {
-        let mut courtesy = Courtesy::new(&*pool.env.clock);
-        while budget.take(0) {
-            let piece = || pool.copy_piece(budget);
-            let tried = pool.beside_others(&mut courtesy, courtesy::RESILVER, piece);
-            let mut live = self.removed.live();
-            let Some(l) = live.as_mut() else { return };
-            match tried {
-                Tried::Done => continue,
-                Tried::Later => {}
-                Tried::Waits => l.not_before = self.clock.monotonic_ns().saturating_add(AGAIN),
-                Tried::Failed(why) => l.failed = Some(why),
-            }
-            return;
+    fn instances(&self) -> Vec<Subject> {
+        let live = self.removed.live();
+        live.iter().map(|l| Subject::Vdev(l.vdev)).collect()
+    }
+
+    fn ready(&self) -> Vec<Subject> {
+        let live = self.removed.live();
+        let wanted = |l: &&Live| {
+            let left = !l.visited || !l.to_copy.is_empty();
+            left && l.failed.is_none() && l.not_before <= self.clock.monotonic_ns()
+        };
+        let wanted = live.iter().filter(wanted);
+        wanted.map(|l| Subject::Vdev(l.vdev)).collect()
+    }
+
+    fn piece(&self, pool: &Pool, _: Subject, budget: &Budget) -> Piece {
+        let tried = pool.copy_piece(budget);
+        let mut live = self.removed.live();
+        let Some(l) = live.as_mut() else {
+            return Piece::End;
+        };
+        match tried {
+            Tried::Done => return Piece::Done,
+            Tried::Later => {}
+            Tried::Waits => l.not_before = self.clock.monotonic_ns().saturating_add(AGAIN),
+            Tried::Failed(why) => l.failed = Some(why),
         }
+        Piece::End
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    /// At least one byte is left while there is a removal.
+    fn progress(&self, _: &Pool, _: Subject) -> Result<Progress> {
         let live = self.removed.live();
-        Ok(live.as_ref().map_or(Progress::default(), |l| Progress {
-            done: l.copied_bytes(),
-            total: l.phys.to_copy.max(l.copied_bytes()),
+        Ok(live.as_ref().map_or(Progress::default(), |l| {
+            let done = l.copied_bytes();
+            let left = l.phys.to_copy.saturating_sub(done).max(1);
+            Progress {
+                done,
+                total: done.saturating_add(left),
+            }
         }))
     }
 }
@@ -92,7 +104,7 @@ impl Pool {
         let (complete, failed, more) = {
             let live = self.allocation.removed.live();
             let Some(l) = live.as_ref() else {
-                return Ok(Step::Idle);
+                return Ok(Step::Finished);
             };
             let more = self.dmu().synced_txg() < l.ready || !l.flights.is_empty();
             (l.is_complete(), l.failed.clone(), more)
@@ -122,14 +134,14 @@ impl Pool {
             if self.dmu().synced_txg() < l.ready {
                 return Tried::Later;
             }
-            let most = PIECE.min(self.config.tunables.job_blocks.saturating_mul(BLOCK));
+            let most = PIECE.min(self.config.tunables.job_bytes);
             (l.vdev, l.number, l.next(most))
         };
         if ranges.is_empty() {
             return self.next_metaslab(vdev, number);
         }
         let bytes: u64 = ranges.iter().map(|(_, n)| n).sum();
-        if !budget.take((bytes / BLOCK).max(1)) {
+        if !budget.take(bytes.max(BLOCK)) {
             return Tried::Later;
         }
         let contents = match self.read_for_copy(vdev, &ranges) {

@@ -25,7 +25,6 @@ mod copy;
 
 pub use check::RemovalRefusal;
 pub(crate) use condense::CondenseJob;
-pub(crate) use copy::RemovalJob;
 
 use crate::indirect::read_map;
 use crate::mapping::{self, Mapping};
@@ -34,6 +33,7 @@ use crate::removal_record::RemovingPhys;
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{bail, Error, Result, Txg};
+use copy::RemovalJob;
 use disk::feature::guid;
 use disk::mos_keys::{OBSOLETE_COUNTS_ARE_PRECISE, OBSOLETE_SPACEMAP, UNFLUSHED_TXGS};
 use disk::scan::ScanState;
@@ -81,15 +81,6 @@ impl Pool {
         self.allocation.removed.live().is_some()
     }
 
-    /// Bytes that the removal under way still has to copy, at least 1 while there is one.
-    pub fn left_to_remove(&self) -> u64 {
-        let live = self.allocation.removed.live();
-        let left = live.as_ref();
-        left.map_or(0, |l| {
-            l.phys.to_copy.saturating_sub(l.copied_bytes()).max(1)
-        })
-    }
-
     fn begin_removal(&self, tx: &Tx, id: u64) -> Result<()> {
         let top = self.tree().top(id)?;
         let before = RemovingPhys::read(self.mos())?;
@@ -124,8 +115,16 @@ impl Pool {
         self.config.set_dirty();
         let objects = (vdev::IndirectMap::default(), mapping, births);
         let live = Live::new(self.allocation.removed.number(), phys, objects, tx.txg());
-        *self.allocation.removed.live() = Some(live);
+        self.goes_on_with_removal(live);
         self.tell_of_removal(tx, "vdev remove started", &top)
+    }
+
+    fn goes_on_with_removal(&self, live: Live) {
+        *self.allocation.removed.live() = Some(live);
+        self.background.jobs.ensure(Arc::new(RemovalJob {
+            removed: self.allocation.removed.clone(),
+            clock: self.env.clock.clone(),
+        }));
     }
 
     fn tell_of_removal(&self, tx: &Tx, what: &str, top: &Vdev) -> Result<()> {
@@ -181,7 +180,7 @@ impl Pool {
             ready,
         );
         live.next_ms = live.map.end() >> top.metaslab_shift();
-        *self.allocation.removed.live() = Some(live);
+        self.goes_on_with_removal(live);
         Ok(())
     }
 

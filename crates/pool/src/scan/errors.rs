@@ -7,7 +7,7 @@
 //! 3. It excludes a scrub, and a resilver ends it.
 
 use super::{ScanRefusal, Scans};
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Piece, Progress, Step, Subject};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::sync::MutexExt;
@@ -108,18 +108,27 @@ impl Job for ErrorScrubJob {
         pool.step_errors(tx)
     }
 
-    fn reads(&self) -> bool {
+    fn instances(&self) -> Vec<Subject> {
         let errors = self.0.errors.acquire();
-        errors
-            .as_ref()
-            .is_some_and(|e| !e.state.paused && !e.todo.is_empty())
+        errors.iter().map(|_| Subject::Pool).collect()
     }
 
-    fn read(&self, pool: &Pool, budget: &Budget) {
-        while budget.take(1) && pool.scrub_errors() {}
+    fn ready(&self) -> Vec<Subject> {
+        let errors = self.0.errors.acquire();
+        let wanted = errors
+            .iter()
+            .filter(|e| !e.state.paused && !e.todo.is_empty());
+        wanted.map(|_| Subject::Pool).collect()
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    fn piece(&self, pool: &Pool, _: Subject, budget: &Budget) -> Piece {
+        match budget.take_blocks(1) && pool.scrub_errors() {
+            true => Piece::Walked,
+            false => Piece::End,
+        }
+    }
+
+    fn progress(&self, _: &Pool, _: Subject) -> Result<Progress> {
         let errors = self.0.errors.acquire();
         Ok(errors.as_ref().map_or(Progress::default(), |e| Progress {
             done: e.state.examined,

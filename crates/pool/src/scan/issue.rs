@@ -16,15 +16,16 @@ const BATCH_BYTES: u64 = 16 << 20;
 const MOST_BYTES: u64 = 64 << 20;
 
 impl Pool {
-    /// Scrubs a batch of the queue, of `size` times the least batch; false: nothing was left, or nothing could be done now.
-    pub(super) fn issue(&self, budget: &Budget, size: u64) -> bool {
+    /// Scrubs a batch of the queue, as large as [`Budget::size`] says; false: nothing was left, or nothing could be done now.
+    pub(super) fn issue(&self, budget: &Budget) -> bool {
+        let size = budget.size();
         // Before the blocks are looked up: what is in the queue then was in use at that moment.
         let lease = self.zio().lease();
         let mut batch = self.background.scans.blocks.next(
             BATCH_BLOCKS.saturating_mul(size) as usize,
             BATCH_BYTES.saturating_mul(size).min(MOST_BYTES),
         );
-        if batch.is_empty() || !budget.take(batch.len() as u64) {
+        if batch.is_empty() || !budget.take_blocks(batch.len() as u64) {
             return false;
         }
         let (resilver, begun) = match self.background.scans.live().as_ref() {

@@ -1,10 +1,9 @@
 //! The job of scans: slices traverse and scrub, steps store how far the scan has come.
 
-use super::courtesy::{self, Courtesy};
 use super::live::{Live, Visit};
 use super::{ScanRecord, Scans};
 use crate::errata;
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Piece, Priority, Progress, Step, Subject, BLOCK};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
 use base::{Kind, Result, Txg};
@@ -29,7 +28,7 @@ const LEAST_QUEUED: u64 = 16;
 pub(crate) struct ScanJob(pub Arc<Scans>);
 
 /// What the next piece of a slice is.
-enum Piece {
+enum Next {
     Walk(Box<Visit>, (Txg, u64)),
     Issue,
     Nothing,
@@ -44,39 +43,42 @@ impl Job for ScanJob {
         pool.step_scan(tx)
     }
 
-    fn reads(&self) -> bool {
-        let live = self.0.live();
-        let Some(l) = live.as_ref() else {
-            return false;
-        };
-        let work = l.next < l.plan.len() || !self.0.blocks.is_empty();
-        work && !l.is_paused() && !l.complete
-    }
-
-    fn read(&self, pool: &Pool, budget: &Budget) {
-        self.0.reading.store(true, Ordering::Release);
-        let mut courtesy = Courtesy::new(&*pool.env.clock);
-        let times = match self.0.live().as_ref() {
-            Some(l) if l.is_resilver() => courtesy::RESILVER,
-            _ => courtesy::SCRUB,
-        };
-        while budget.take(0) {
-            let more = match pool.next_piece() {
-                Piece::Walk(visit, plan) => pool.traverse(&visit, plan, budget).is_ok(),
-                Piece::Issue => {
-                    let size = courtesy.size();
-                    pool.beside_others(&mut courtesy, times, || pool.issue(budget, size))
-                }
-                Piece::Nothing => false,
-            };
-            if !more {
-                break;
-            }
+    fn priority(&self) -> Priority {
+        match self.0.live().as_ref() {
+            Some(l) if l.is_resilver() => Priority::High,
+            _ => Priority::Low,
         }
-        self.0.reading.store(false, Ordering::Release);
     }
 
-    fn progress(&self, pool: &Pool) -> Result<Progress> {
+    fn instances(&self) -> Vec<Subject> {
+        self.0.live().iter().map(|_| Subject::Pool).collect()
+    }
+
+    fn ready(&self) -> Vec<Subject> {
+        let live = self.0.live();
+        let wanted = |l: &&Live| {
+            let work = l.next < l.plan.len() || !self.0.blocks.is_empty();
+            work && !l.is_paused() && !l.complete
+        };
+        live.iter().filter(wanted).map(|_| Subject::Pool).collect()
+    }
+
+    fn in_slice(&self, begins: bool) {
+        self.0.reading.store(begins, Ordering::Release);
+    }
+
+    fn piece(&self, pool: &Pool, _: Subject, budget: &Budget) -> Piece {
+        match pool.next_piece() {
+            Next::Walk(visit, plan) => match pool.traverse(&visit, plan, budget) {
+                Ok(_) => Piece::Walked,
+                Err(_) => Piece::End,
+            },
+            Next::Issue if pool.issue(budget) => Piece::Done,
+            Next::Issue | Next::Nothing => Piece::End,
+        }
+    }
+
+    fn progress(&self, pool: &Pool, _: Subject) -> Result<Progress> {
         let live = pool.background.scans.live();
         Ok(live.as_ref().map_or(Progress::default(), |l| {
             let done = l.pass.issued_before + l.pass.issued;
@@ -93,14 +95,14 @@ impl Pool {
     fn most_queued(&self) -> usize {
         let blocks = self.config.tunables.cache_bytes / QUEUE_SHARE / BLOCK_BYTES;
         // No more than a few slices scrub: the place on disk advances when the queue is empty.
-        let blocks = blocks.min(self.config.tunables.job_blocks);
+        let blocks = blocks.min(self.config.tunables.job_bytes / BLOCK);
         blocks.max(LEAST_QUEUED) as usize
     }
 
-    fn next_piece(&self) -> Piece {
+    fn next_piece(&self) -> Next {
         let mut live = self.background.scans.live();
         let Some(l) = live.as_mut().filter(|l| !l.is_paused() && !l.complete) else {
-            return Piece::Nothing;
+            return Next::Nothing;
         };
         let waiting = self.background.scans.blocks.len();
         if waiting == 0 {
@@ -108,17 +110,17 @@ impl Pool {
         }
         if l.drain || waiting >= self.most_queued() || (l.is_at_end() && waiting > 0) {
             l.drain = true;
-            return Piece::Issue;
+            return Next::Issue;
         }
         let Some(visit) = l.plan.get(l.next).cloned() else {
-            return Piece::Nothing;
+            return Next::Nothing;
         };
         if !l.enter(&visit) {
             l.plan.clear();
             l.next = 0;
-            return Piece::Nothing;
+            return Next::Nothing;
         }
-        Piece::Walk(Box::new(visit), l.plan_id())
+        Next::Walk(Box::new(visit), l.plan_id())
     }
 
     /// The part of a scan in a txg.

@@ -25,7 +25,6 @@
 //!
 //! Locks: `Scans::live` comes before the lock of the queue and that of the error scrub. No thread reads a block with either of them held.
 
-pub(crate) mod courtesy;
 mod errors;
 mod finish;
 mod issue;

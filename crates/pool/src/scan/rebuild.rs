@@ -13,10 +13,9 @@
 //!
 //! Locks: `Rebuilds::live` is a leaf lock.
 
-use super::courtesy::{self, Courtesy};
 use super::hull;
 use super::record::Rebuild;
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Piece, Priority, Progress, Step, Subject, BLOCK};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
@@ -34,9 +33,6 @@ use zap::{Value, Zap};
 /// Bytes of a vdev that are copied by one call, unless its smallest piece is larger. Reading and writing overlap within a call, and
 /// no txg is written meanwhile: 0.4 s at 150 MB/s.
 const BATCH: u64 = 64 << 20;
-
-/// So many bytes count as a block of a job.
-const BLOCK: u64 = 4096;
 
 /// A rebuild under way.
 struct Live {
@@ -114,17 +110,12 @@ impl Rebuilds {
 }
 
 /// What a look at the next piece of a rebuild gave.
-struct Piece {
+struct Portion {
     number: u64,
     /// Byte ranges to be copied: offset and length.
     ranges: Vec<(u64, u64)>,
     /// Everything before it is copied then.
     next: u64,
-}
-
-/// The sum of numbers that were read from disk.
-fn total(numbers: impl Iterator<Item = u64>) -> u64 {
-    numbers.fold(0, u64::saturating_add)
 }
 
 /// The job of rebuilds; idle while there is none.
@@ -139,34 +130,36 @@ impl Job for RebuildJob {
         pool.step_rebuilds(tx)
     }
 
-    fn reads(&self) -> bool {
-        self.0.live().values().any(|l| !l.complete)
+    fn priority(&self) -> Priority {
+        Priority::High
     }
 
-    fn read(&self, pool: &Pool, budget: &Budget) {
-        let mut courtesy = Courtesy::new(&*pool.env.clock);
-        while budget.take(0) {
-            let tops: Vec<u64> = self.0.live().keys().copied().collect();
-            // One piece of each in turn.
-            let mut piece = |id: &u64| {
-                pool.beside_others(&mut courtesy, courtesy::RESILVER, || {
-                    pool.rebuild_piece(*id, budget)
-                })
-            };
-            if tops.iter().filter(|id| piece(id)).count() == 0 {
-                break;
-            }
+    fn instances(&self) -> Vec<Subject> {
+        self.0.live().keys().map(|id| Subject::Vdev(*id)).collect()
+    }
+
+    fn ready(&self) -> Vec<Subject> {
+        let live = self.0.live();
+        let wanted = live.iter().filter(|(_, l)| !l.complete);
+        wanted.map(|(id, _)| Subject::Vdev(*id)).collect()
+    }
+
+    fn piece(&self, pool: &Pool, of: Subject, budget: &Budget) -> Piece {
+        match of {
+            Subject::Vdev(id) if pool.rebuild_piece(id, budget) => Piece::Done,
+            _ => Piece::End,
         }
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    fn progress(&self, _: &Pool, of: Subject) -> Result<Progress> {
         let live = self.0.live();
-        let sum = |w: usize| total(live.values().map(|l| l.words[w]));
-        let done = sum(word::SCANNED);
-        Ok(Progress {
-            done,
-            total: sum(word::ESTIMATE).max(done),
-        })
+        let Subject::Vdev(id) = of else {
+            return Ok(Progress::default());
+        };
+        Ok(live.get(&id).map_or(Progress::default(), |l| Progress {
+            done: l.words[word::SCANNED],
+            total: l.words[word::ESTIMATE].max(l.words[word::SCANNED]),
+        }))
     }
 }
 
@@ -174,13 +167,6 @@ impl Pool {
     /// Whether a sequential rebuild is under way.
     pub fn is_rebuilding(&self) -> bool {
         self.background.rebuilds.is_active()
-    }
-
-    /// Bytes that the rebuilds under way still have to look at.
-    pub fn left_to_rebuild(&self) -> u64 {
-        let live = self.background.rebuilds.live();
-        let left = live.values().map(|l| &l.words);
-        total(left.map(|w| w[word::ESTIMATE].saturating_sub(w[word::SCANNED])))
     }
 
     /// The rebuild under way of top-level vdev `id`.
@@ -272,7 +258,7 @@ impl Pool {
     }
 
     /// What is to be copied next; `None`: nothing, or not now.
-    fn next_of_rebuild(&self, top: &Vdev) -> Option<Piece> {
+    fn next_of_rebuild(&self, top: &Vdev) -> Option<Portion> {
         let id = top.id();
         let (number, from, max) = {
             let live = self.background.rebuilds.live();
@@ -290,14 +276,14 @@ impl Pool {
         let (_, end) = self.space().metaslab_bounds(id, ms).ok()?;
         let next = (ms + 1) << top.metaslab_shift();
         let Ok(settled) = self.space().settled(id, ms, from, end) else {
-            return Some(Piece {
+            return Some(Portion {
                 number,
                 ranges: Vec::new(),
                 next: from,
             });
         };
         let row = top.alloc_unit().max(1);
-        let most = BATCH.min(self.config.tunables.job_blocks.saturating_mul(BLOCK));
+        let most = BATCH.min(self.config.tunables.job_bytes);
         let unit = top.rebuild_unit().min(most.next_multiple_of(row));
         let most = most.max(unit);
         let (mut ranges, mut sum) = (Vec::new(), 0);
@@ -306,7 +292,7 @@ impl Pool {
             while at < stop {
                 let n = unit.min(stop - at);
                 if sum + n > most {
-                    return Some(Piece {
+                    return Some(Portion {
                         number,
                         next: at,
                         ranges,
@@ -320,7 +306,7 @@ impl Pool {
         if mutated(Mutation::RebuildSkipsLastRange) {
             ranges.pop();
         }
-        Some(Piece {
+        Some(Portion {
             number,
             ranges,
             next,
@@ -351,7 +337,7 @@ impl Pool {
             return true;
         }
         let scanned: u64 = piece.ranges.iter().map(|(_, n)| n).sum();
-        if !budget.take((scanned / BLOCK).max(1)) {
+        if !budget.take(scanned.max(BLOCK)) {
             return false;
         }
         let txg = self.dmu().open_txg();

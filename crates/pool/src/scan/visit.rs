@@ -293,7 +293,7 @@ impl Visitor for Blocks<'_> {
         }
         if Self::is_stop(at) {
             let full = self.seen >= NOTED_EVERY;
-            if self.seen > 0 && (full || !self.budget.take(1)) {
+            if self.seen > 0 && (full || !self.budget.take_blocks(1)) {
                 return Ok(Next::Stop);
             }
             self.passed = Some(at);

@@ -5,7 +5,7 @@
 
 use super::job::{ready, LEAST};
 use super::{Wear, Wears};
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{Budget, Job, Piece, Progress, Step, Subject};
 use crate::Pool;
 use base::sync::MutexExt;
 use base::{RangeSet, Result};
@@ -83,42 +83,43 @@ impl Job for AutotrimJob {
         Ok(Step::Idle)
     }
 
-    fn reads(&self) -> bool {
+    fn ready(&self) -> Vec<Subject> {
         let a = &self.wears.auto;
         if a.mode() == Mode::Off {
-            return false;
+            return Vec::new();
         }
         let since = self
             .clock
             .monotonic_ns()
             .saturating_sub(a.last.load(Relaxed));
         let due = since >= INTERVAL || a.txgs.load(Relaxed) >= self.txgs;
-        !a.queue.acquire().is_empty() || due && self.space.has_collected()
+        let wanted = !a.queue.acquire().is_empty() || due && self.space.has_collected();
+        wanted.then_some(Subject::Pool).into_iter().collect()
     }
 
     fn stores(&self) -> bool {
         false
     }
 
-    fn read(&self, pool: &Pool, budget: &Budget) {
+    /// A metaslab.
+    fn piece(&self, pool: &Pool, _: Subject, budget: &Budget) -> Piece {
         let a = &self.wears.auto;
         if a.queue.acquire().is_empty() {
             a.last.store(self.clock.monotonic_ns(), Relaxed);
             a.txgs.store(0, Relaxed);
             a.queue.acquire().extend(self.space.begin_round());
         }
-        loop {
-            if !budget.take(1) {
-                return;
-            }
-            let Some((vdev, ms)) = a.queue.acquire().pop_front() else {
-                return;
-            };
-            pool.autotrim_metaslab(vdev, ms);
+        if !budget.take_blocks(1) {
+            return Piece::End;
         }
+        let Some((vdev, ms)) = a.queue.acquire().pop_front() else {
+            return Piece::End;
+        };
+        pool.autotrim_metaslab(vdev, ms);
+        Piece::Done
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    fn progress(&self, _: &Pool, _: Subject) -> Result<Progress> {
         Ok(Progress::default())
     }
 }

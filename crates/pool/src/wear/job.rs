@@ -1,12 +1,11 @@
 //! The walk over the free space of leaves, piece by piece.
 
 use super::{Run, Wear, WearState, Wears};
-use crate::jobs::{Budget, Job, Progress, Step};
+use crate::jobs::{self, Budget, Job, Piece, Progress, Step, Subject};
 use crate::Pool;
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Kind, RangeSet, Result};
 use dmu::Tx;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use vdev::{keys, OnLeaf, Vdev};
 
@@ -15,16 +14,13 @@ const TRIM_PIECE: u64 = 1 << 30;
 const WRITE_PIECE: u64 = 64 << 20;
 /// Ranges of a piece.
 const RANGES: usize = 1024;
-/// So many bytes to be trimmed or written count as a block of a job.
-const TRIM_BLOCK: u64 = 128 << 10;
-const WRITE_BLOCK: u64 = 32 << 10;
+/// Bytes that are trimmed or written for one of the budget: a device is told of the former, and the latter need not be read.
+const TRIM_CHEAP: u64 = (128 << 10) / jobs::BLOCK;
+const WRITE_CHEAP: u64 = (32 << 10) / jobs::BLOCK;
 /// Smaller ranges are not worth a discard (`zfs_trim_extent_bytes_min`).
 pub(super) const LEAST: u64 = 32 << 10;
 /// No discard is larger (`zfs_trim_extent_bytes_max`).
 const LARGEST: u64 = 128 << 20;
-/// A pause for the sake of a rate, nanoseconds, and how many of them follow each other: a slice ends behind them.
-const PAUSE: u64 = 100_000_000;
-const PAUSES: u64 = 40;
 
 /// Trim or initialize; idle while there is none.
 pub(crate) struct WearJob(pub Wear, pub Arc<Wears>);
@@ -38,34 +34,45 @@ impl Job for WearJob {
         pool.step_wear(tx, self.0)
     }
 
-    fn reads(&self) -> bool {
-        !self.1.wanted(self.0).is_empty()
+    fn instances(&self) -> Vec<Subject> {
+        let runs = self.1.runs();
+        let active =
+            |((w, _), r): &(&(Wear, u64), &Run)| *w == self.0 && r.state == WearState::Active;
+        let active = runs.iter().filter(active);
+        active.map(|((_, guid), _)| Subject::Leaf(*guid)).collect()
     }
 
-    fn read(&self, pool: &Pool, budget: &Budget) {
-        while budget.take(0) {
-            let leaves = self.1.wanted(self.0);
-            let moved = AtomicBool::new(false);
-            pool.env.cpu.par_io(leaves.len(), &|i| {
-                if pool.wear_piece(self.0, leaves[i], budget) {
-                    moved.store(true, Ordering::Relaxed);
-                }
-            });
-            if !moved.into_inner() {
-                break;
-            }
+    fn ready(&self) -> Vec<Subject> {
+        self.1
+            .wanted(self.0)
+            .into_iter()
+            .map(Subject::Leaf)
+            .collect()
+    }
+
+    /// Each leaf has a device of its own.
+    fn is_parallel(&self) -> bool {
+        true
+    }
+
+    fn piece(&self, pool: &Pool, of: Subject, budget: &Budget) -> Piece {
+        match of {
+            Subject::Leaf(guid) if pool.wear_piece(self.0, guid, budget) => Piece::Done,
+            _ => Piece::End,
         }
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
-        let runs = self.1.runs();
-        let mine = runs.iter().filter(|((w, _), _)| *w == self.0);
-        let active = mine.filter(|(_, r)| r.state == WearState::Active);
-        let sum = |p: Progress, r: &Run| Progress {
-            done: p.done.saturating_add(r.done),
-            total: p.total.saturating_add(r.total.max(r.done)),
+    fn progress(&self, _: &Pool, of: Subject) -> Result<Progress> {
+        let Subject::Leaf(guid) = of else {
+            return Ok(Progress::default());
         };
-        Ok(active.fold(Progress::default(), |p, (_, r)| sum(p, r)))
+        let runs = self.1.runs();
+        Ok(runs
+            .get(&(self.0, guid))
+            .map_or(Progress::default(), |r| Progress {
+                done: r.done,
+                total: r.total.max(r.done),
+            }))
     }
 }
 
@@ -88,7 +95,7 @@ impl Pool {
             self.edit_run(what, &run, guid, |r| r.waits = true);
             return false;
         };
-        if !self.within_rate(&run, budget) {
+        if !budget.within_rate(run.rate, run.pass) {
             return false;
         }
         let (id, shift) = (top.id(), top.metaslab_shift());
@@ -102,11 +109,11 @@ impl Pool {
             self.edit_run(what, &run, guid, skip_metaslab);
             return true;
         }
-        let (most, block) = match what {
-            Wear::Trim => (TRIM_PIECE, TRIM_BLOCK),
-            Wear::Initialize => (WRITE_PIECE, WRITE_BLOCK),
+        let (most, cheap) = match what {
+            Wear::Trim => (TRIM_PIECE, TRIM_CHEAP),
+            Wear::Initialize => (WRITE_PIECE, WRITE_CHEAP),
         };
-        let most = most.min(self.config.tunables.job_blocks.saturating_mul(block));
+        let most = most.min(self.config.tunables.job_bytes.saturating_mul(cheap));
         let most = match run.rate {
             0 => most,
             rate => most.min(rate.max(1 << 20).saturating_mul(on.divisor())),
@@ -122,7 +129,7 @@ impl Pool {
             Err(_) => return false,
         };
         let bytes: u64 = piece.ranges.iter().map(|(s, e)| e - s).sum();
-        if !budget.take((bytes / block).max(1)) {
+        if !budget.take((bytes / cheap).max(jobs::BLOCK)) {
             return false;
         }
         let mut mine = RangeSet::new();
@@ -197,27 +204,6 @@ impl Pool {
         if let Some(r) = same.filter(|r| r.number == run.number && r.state == WearState::Active) {
             edit(r);
         }
-    }
-
-    /// Waits until a run may go on without exceeding its rate; false: not in this slice.
-    fn within_rate(&self, run: &Run, budget: &Budget) -> bool {
-        let (start, bytes) = run.pass;
-        let due = u128::from(bytes) * 1_000_000_000;
-        let Some(due) = due.checked_div(run.rate.into()) else {
-            return true;
-        };
-        let clock = &self.env.clock;
-        for _ in 0..PAUSES {
-            let elapsed = u128::from(clock.monotonic_ns().saturating_sub(start));
-            if elapsed >= due {
-                return true;
-            }
-            if !budget.take(0) {
-                return false;
-            }
-            clock.pause(u64::try_from(due - elapsed).unwrap_or(PAUSE).min(PAUSE));
-        }
-        false
     }
 
     /// The metaslab in which a run goes on; `None`: it is at its end.

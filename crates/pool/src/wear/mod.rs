@@ -500,17 +500,6 @@ impl Pool {
         }
     }
 
-    /// Bytes that are left to be trimmed or initialized, if that is under way on any of some leaves, or on any at all.
-    pub fn left_to_wear(&self, what: Wear, leaves: Option<&[u64]>) -> Option<u64> {
-        let runs = self.background.wears.runs();
-        let active = runs.iter().filter(|((w, guid), r)| {
-            let counts = leaves.is_none_or(|l| l.contains(guid));
-            *w == what && counts && r.state == WearState::Active
-        });
-        let left = active.map(|(_, r)| r.total.saturating_sub(r.done));
-        left.reduce(u64::saturating_add)
-    }
-
     /// Returns when no call of a leaf's device that was under way before is any more: a leaf is about to go.
     pub(crate) fn settle_wear(&self) {
         drop(self.background.wears.calls.acquire_write());

@@ -3,7 +3,7 @@
 use crate::world::{but_autotrim, World};
 use base::Result;
 use dmu::Tx;
-use pool::{Budget, CreateSpec, Job, JobState, Pool, Progress, Step, Tunables};
+use pool::{Budget, CreateSpec, Job, JobState, Piece, Pool, Progress, Step, Subject, Tunables};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,25 +67,31 @@ impl Job for Examine {
         Ok(Step::Idle)
     }
 
-    fn reads(&self) -> bool {
-        self.read.load(Ordering::Relaxed) < self.total
+    fn ready(&self) -> Vec<Subject> {
+        let left = self.read.load(Ordering::Relaxed) < self.total;
+        left.then_some(Subject::Pool).into_iter().collect()
     }
 
-    fn read(&self, _: &Pool, budget: &Budget) {
-        self.slices.fetch_add(1, Ordering::Relaxed);
-        while self.reads() && budget.take(1) {
-            self.read.fetch_add(512, Ordering::Relaxed);
+    fn in_slice(&self, begins: bool) {
+        self.slices.fetch_add(begins.into(), Ordering::Relaxed);
+    }
+
+    fn piece(&self, _: &Pool, _: Subject, budget: &Budget) -> Piece {
+        if !budget.take_blocks(1) {
+            return Piece::End;
         }
+        self.read.fetch_add(512, Ordering::Relaxed);
+        Piece::Done
     }
 
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    fn progress(&self, _: &Pool, _: Subject) -> Result<Progress> {
         Ok(Progress {
             done: self.read.load(Ordering::Relaxed),
             total: self.total,
         })
     }
 
-    fn store_pause(&self, pool: &Pool, tx: &Tx, paused: bool) -> Result<()> {
+    fn store_pause(&self, pool: &Pool, tx: &Tx, _: Subject, paused: bool) -> Result<()> {
         self.paused.store(paused, Ordering::Relaxed);
         self.store(pool, tx, 1)
     }
@@ -164,18 +170,21 @@ impl Job for Endless {
     fn step(&self, _: &Pool, _: &Tx, _: &Budget) -> Result<Step> {
         Ok(Step::Idle)
     }
-    fn reads(&self) -> bool {
-        true
+    fn ready(&self) -> Vec<Subject> {
+        vec![Subject::Pool]
     }
-    fn read(&self, _: &Pool, budget: &Budget) {
-        self.reading.store(true, Ordering::SeqCst);
-        while budget.take(1) {
-            self.blocks.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(1));
+    fn in_slice(&self, begins: bool) {
+        self.reading.store(begins, Ordering::SeqCst);
+    }
+    fn piece(&self, _: &Pool, _: Subject, budget: &Budget) -> Piece {
+        if !budget.take_blocks(1) {
+            return Piece::End;
         }
-        self.reading.store(false, Ordering::SeqCst);
+        self.blocks.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(1));
+        Piece::Done
     }
-    fn progress(&self, _: &Pool) -> Result<Progress> {
+    fn progress(&self, _: &Pool, _: Subject) -> Result<Progress> {
         Ok(Progress::default())
     }
 }

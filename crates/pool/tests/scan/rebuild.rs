@@ -409,7 +409,7 @@ fn a_record_with_absurd_numbers_stops_no_rebuild() {
         })
         .unwrap();
     w.reopen();
-    assert_eq!(w.pool.left_to_rebuild(), 0);
+    assert_eq!(w.pool.left_of("rebuild").unwrap(), Some(0));
     rebuilt(&w.pool).unwrap();
     assert_eq!(
         (w.pool.rebuilds()[0].state, in_use(&w.pool)),

@@ -35,7 +35,7 @@ fn syncs(pool: &Pool, n: usize) {
 /// Writes txgs until nothing of the kind is under way.
 fn done(pool: &Pool, what: Wear) {
     for _ in 0..5000 {
-        if pool.left_to_wear(what, None).is_none() {
+        if pool.left_of(what.name()).unwrap().is_none() {
             return;
         }
         pool.sync().unwrap();
@@ -245,7 +245,7 @@ fn a_leaf_out_of_use_waits() {
     w.pool.offline(guid, how).unwrap();
     w.pool.pause_job("trim", false).unwrap();
     syncs(&w.pool, 10);
-    assert!(w.pool.left_to_wear(Wear::Trim, None).is_some());
+    assert!(w.pool.left_of("trim").unwrap().is_some());
     let jobs = w.pool.jobs().unwrap();
     assert!(jobs.iter().all(|j| j.name != "trim"), "{jobs:?}");
     w.pool.online(guid).unwrap();
@@ -330,7 +330,7 @@ fn state_before_a_trim() -> Result<(), String> {
     begin_all(&w.pool, Wear::Trim);
     w.destroy("a");
     w.pool.pause_job("trim", false).unwrap();
-    assert!(txg >= before && w.pool.left_to_wear(Wear::Trim, None).is_some());
+    assert!(txg >= before && w.pool.left_of("trim").unwrap().is_some());
     let disks = w.image(&|_| true);
     let newest = w.pool.synced_txg();
     let (env, _) = sim::rig::machine(&disks, 3);
@@ -354,4 +354,34 @@ fn the_states_before_are_whole_behind_a_trim() {
         found.is_err(),
         "a trim of what was freed just now was not found"
     );
+}
+
+/// Each leaf is an instance of the job: one is paused while the other goes on.
+#[test]
+fn one_leaf_is_paused_and_the_other_goes_on() {
+    let w = used(GroupKind::Mirror, 2);
+    let (first, second) = (leaf(&w.pool, 0), leaf(&w.pool, 1));
+    w.pool.pause_job("trim", true).unwrap();
+    wear(&w.pool, Wear::Trim, START, first).unwrap();
+    wear(&w.pool, Wear::Trim, START, second).unwrap();
+    let of = pool::Subject::Leaf(first);
+    w.pool.pause_instance("trim", of, true).unwrap();
+    w.pool.pause_job("trim", false).unwrap();
+    let state = |guid| w.pool.wear_status(Wear::Trim, guid).state;
+    for _ in 0..1000 {
+        if state(second) == WearState::Complete {
+            break;
+        }
+        w.pool.sync().unwrap();
+    }
+    assert_eq!(
+        (state(first), state(second)),
+        (WearState::Active, WearState::Complete)
+    );
+    assert_eq!(w.pool.wear_status(Wear::Trim, first).done, 0);
+    w.pool.pause_instance("trim", of, false).unwrap();
+    done(&w.pool, Wear::Trim);
+    assert_eq!(state(first), WearState::Complete);
+    let gone = w.pool.pause_instance("trim", of, true).unwrap_err();
+    assert_eq!(gone.kind, Kind::NotFound);
 }

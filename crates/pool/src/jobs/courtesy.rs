@@ -1,13 +1,28 @@
-//! What scans leave to others: a scan that runs beside requests somebody waits for pauses after each piece of its work, for a
-//! multiple of the time the piece took. So its share of devices and cores is bounded, and a pool that nobody uses is scanned
-//! at full speed.
+//! What jobs leave to requests: a slice beside which somebody waits for requests pauses after each piece, for a multiple of the time
+//! the piece took. So its share of devices and cores is bounded, and a pool that nobody uses is worked on at full speed.
 
 use crate::Pool;
 use env::Clock;
 
-/// A pause in times of what was worked before it. A resilver is more urgent than a scrub: redundancy is missing.
-pub(crate) const SCRUB: u64 = 5;
-pub(crate) const RESILVER: u64 = 1;
+/// How a job shares devices and cores with requests that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Nothing is at stake if it takes longer.
+    Low,
+    /// Redundancy or room is missing until it is done.
+    High,
+}
+
+impl Priority {
+    /// A pause, in times of what was worked before it.
+    fn pause(self) -> u64 {
+        match self {
+            Priority::Low => 5,
+            Priority::High => 1,
+        }
+    }
+}
+
 /// No pause is longer, nanoseconds: an export waits for it.
 const LONGEST: u64 = 250_000_000;
 /// Written data that are not on disk yet, bytes, from which writers count as others.
@@ -43,7 +58,7 @@ impl<'a> Courtesy<'a> {
     }
 
     /// A piece of work is done. `others`: somebody else had requests meanwhile.
-    pub fn give_way(&mut self, others: bool, times: u64) {
+    pub fn give_way(&mut self, others: bool, priority: Priority) {
         let worked = self.clock.monotonic_ns().saturating_sub(self.since);
         self.size = match worked {
             _ if others => 1,
@@ -52,26 +67,26 @@ impl<'a> Courtesy<'a> {
             _ => self.size,
         };
         if others {
-            self.clock.pause(worked.saturating_mul(times).min(LONGEST));
+            self.clock
+                .pause(worked.saturating_mul(priority.pause()).min(LONGEST));
         }
         self.since = self.clock.monotonic_ns();
     }
 }
 
-impl Pool {
-    /// Runs a piece of a scan, and pauses if somebody else had requests meanwhile. What the piece itself reads in their class
-    /// (the space map of the next metaslab) counts as theirs.
-    pub(crate) fn beside_others<R>(
-        &self,
-        courtesy: &mut Courtesy<'_>,
-        times: u64,
-        piece: impl FnOnce() -> R,
-    ) -> R {
-        let before = self.tree().foreground();
-        let done = piece();
-        let others = self.tree().foreground() != before || self.dmu().unwritten_bytes() > WRITTEN;
-        courtesy.give_way(others, times);
-        done
+/// A measure of the requests that somebody waits for, taken before a piece.
+pub(crate) struct Foreground(u64);
+
+impl Foreground {
+    /// A piece begins.
+    pub fn of(pool: &Pool) -> Foreground {
+        Foreground(pool.tree().foreground())
+    }
+
+    /// Whether somebody else had requests since. What the piece itself reads in their class (the space map of the next metaslab)
+    /// counts as theirs.
+    pub fn others(self, pool: &Pool) -> bool {
+        pool.tree().foreground() != self.0 || pool.dmu().unwritten_bytes() > WRITTEN
     }
 }
 
@@ -86,7 +101,7 @@ mod tests {
         let mut courtesy = Courtesy::new(&clock);
         let mut next = |worked: u64, others| {
             clock.pause(worked);
-            courtesy.give_way(others, SCRUB);
+            courtesy.give_way(others, Priority::Low);
             courtesy.size()
         };
         let quick: Vec<u64> = (0..5).map(|_| next(SHORT / 2, false)).collect();
@@ -114,19 +129,19 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_pauses_beside_others_for_a_multiple_of_its_work() {
+    fn a_slice_pauses_beside_others_for_a_multiple_of_its_work() {
         let clock = Passing::default();
         let mut courtesy = Courtesy::new(&clock);
         let mut piece = |worked: u64, others| {
             clock.pause(worked);
             let before = clock.monotonic_ns();
-            courtesy.give_way(others, SCRUB);
+            courtesy.give_way(others, Priority::Low);
             clock.monotonic_ns() - before
         };
         assert_eq!(piece(10_000_000, false), 0);
-        assert_eq!(piece(10_000_000, true), 10_000_000 * SCRUB);
+        assert_eq!(piece(10_000_000, true), 10_000_000 * Priority::Low.pause());
         // The pause itself is no work.
-        assert_eq!(piece(1_000, true), 1_000 * SCRUB);
+        assert_eq!(piece(1_000, true), 1_000 * Priority::Low.pause());
         assert_eq!(piece(10_000_000_000, true), LONGEST);
     }
 }

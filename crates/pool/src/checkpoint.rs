@@ -7,7 +7,8 @@
 //!    anything: a block of the checkpoint that is freed without being noted could be allocated again.
 //! 2. An entry of a map lies within one metaslab, also where neighbouring ranges of two metaslabs were freed together. OpenZFS
 //!    relies on it when it discards the checkpoint.
-//! 3. Whether the checkpoint is being discarded is on disk: the feature is active and the directory has no checkpoint.
+//! 3. What is kept of a removed vdev is noted where it is now, on vdevs that have space maps. OpenZFS frees only what it finds there.
+//! 4. Whether the checkpoint is being discarded is on disk: the feature is active and the directory has no checkpoint.
 //!
 //! [`crate::checkpoint_job`] takes and discards the checkpoint.
 
@@ -271,18 +272,25 @@ impl Checkpoint {
         m.map_or(0, |m| m.alloc.min(0).unsigned_abs() + m.pending.total())
     }
 
-    /// Whether a range freed now, of a block written in txg `birth`, is part of the checkpoint: it is
-    /// noted then and must not be freed.
-    pub fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool {
-        if self.txg().is_none_or(|t| birth > t) {
-            return false;
-        }
+    /// Whether a block written in txg `birth` is part of the checkpoint.
+    pub fn has(&self, birth: Txg) -> bool {
+        self.txg().is_some_and(|t| birth <= t)
+    }
+
+    /// Notes that only the checkpoint refers to a range of a vdev with space maps, which must not be freed.
+    ///
+    /// # Errors
+    /// `Kind::Damaged`: there is no such vdev.
+    pub fn keep(&self, vdev: u64, offset: u64, asize: u64) -> Result<()> {
         match self.lock().get_mut(&vdev) {
             Some(m) => {
                 m.pending.insert(offset, offset + asize);
-                true
+                Ok(())
             }
-            None => false,
+            None => bail!(
+                Damaged,
+                "device {vdev} has nothing that a checkpoint could keep"
+            ),
         }
     }
 

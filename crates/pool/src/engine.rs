@@ -226,6 +226,7 @@ impl Pool {
         }));
         self.shares()
             .set_scanned(self.background.scans.blocks.clone());
+        self.shares().set_removed(self.allocation.removed.clone());
         let shares: std::sync::Weak<Shares> = Arc::downgrade(self.shares());
         self.zio().set_sharing(shares);
         let waits: std::sync::Weak<dyn zio::Waits> = self.background.pool.clone();

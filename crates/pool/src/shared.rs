@@ -4,6 +4,7 @@
 use crate::brt::Brts;
 use crate::checkpoint::Checkpoint;
 use crate::ddt::Ddts;
+use crate::indirect::Removed;
 use crate::scan::BlockQueue;
 use base::{Result, Txg};
 use disk::BlkPtr;
@@ -24,6 +25,8 @@ pub struct Shares {
     features: Arc<dyn Features>,
     zio: Arc<Zio>,
     saved: AtomicU64,
+    /// What became of removed vdevs.
+    removed: OnceLock<Arc<Removed>>,
     /// The scan under way sees to blocks that other pointers led it to.
     scanned: OnceLock<Arc<BlockQueue>>,
 }
@@ -38,6 +41,7 @@ impl Shares {
             features: features.clone(),
             zio: zio.clone(),
             saved: AtomicU64::new(0),
+            removed: OnceLock::new(),
             scanned: OnceLock::new(),
         })
     }
@@ -45,6 +49,11 @@ impl Shares {
     /// Whom to tell of blocks that lose one reference of several; set once.
     pub(crate) fn set_scanned(&self, scanned: Arc<BlockQueue>) {
         let _ = self.scanned.set(scanned);
+    }
+
+    /// Who knows what became of removed vdevs; set once.
+    pub(crate) fn set_removed(&self, removed: Arc<Removed>) {
+        let _ = self.removed.set(removed);
     }
 
     /// Bytes that would be needed more if nothing were shared, as of the last txg.
@@ -120,7 +129,16 @@ impl Sharing for Shares {
         }
     }
 
-    fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool {
-        self.checkpoint.keeps(vdev, offset, asize, birth)
+    fn keeps(&self, range: (u64, u64, u64), birth: Txg, txg: Txg) -> Result<bool> {
+        if !self.checkpoint.has(birth) {
+            return Ok(false);
+        }
+        let (vdev, offset, asize) = range;
+        let mut keep = |v, o, n| self.checkpoint.keep(v, o, n);
+        match self.removed.get() {
+            Some(removed) => removed.free(vdev, offset, asize, txg, &mut keep)?,
+            None => keep(vdev, offset, asize)?,
+        }
+        Ok(true)
     }
 }

@@ -277,6 +277,58 @@ fn a_removal_over_a_removal_leads_to_the_last_place() {
     w.judged_by_openzfs();
 }
 
+/// What is freed on removed vdevs while there is a checkpoint is kept where it is now.
+#[test]
+fn a_checkpoint_keeps_what_lay_on_removed_vdevs() {
+    let mut w = World::new();
+    w.add(1);
+    w.pool.remove_top(0).unwrap();
+    w.finish(false);
+    w.add(2);
+    w.pool.remove_top(1).unwrap();
+    w.finish(false);
+    let then = w.objects.clone();
+    w.pool.take_checkpoint().unwrap();
+    for n in 0..30 {
+        w.churn(n);
+    }
+    while w.objects.len() > then.len() / 2 {
+        w.free(0);
+    }
+    w.pool.sync().unwrap();
+    assert!(w.pool.shares().checkpoint.kept(2) > MIB);
+    w.verify();
+    w.check();
+    w.set = None;
+    w.pool.export().unwrap();
+    w.judged_by_openzfs();
+    // One future of the pool goes back, the other goes on.
+    let disks: Vec<_> = w.disks.iter().map(|d| d.fork()).collect();
+    w.reimport_closed();
+    w.pool.discard_checkpoint().unwrap();
+    while w.pool.shares().checkpoint.is_discarding() {
+        w.pool.task(|_, _| Ok(())).unwrap();
+    }
+    w.verify();
+    w.check();
+    w.set = None;
+    w.pool.export().unwrap();
+    w.judged_by_openzfs();
+    let now = std::mem::replace(&mut w.disks, disks);
+    drop(now);
+    w.objects = then;
+    w.reimport_with(OpenOptions {
+        tunables: rig::tunables(),
+        checkpoint: true,
+        ..OpenOptions::default()
+    });
+    w.verify();
+    w.check();
+    w.set = None;
+    w.pool.export().unwrap();
+    w.judged_by_openzfs();
+}
+
 #[test]
 fn a_canceled_removal_gives_everything_back() {
     for steps in [0, 1, 5, 17, 40] {
@@ -333,13 +385,16 @@ fn an_exported_removal_goes_on_after_the_import() {
 impl World {
     /// Imports a pool that is exported already.
     fn reimport_closed(&mut self) {
+        self.reimport_with(OpenOptions {
+            tunables: rig::tunables(),
+            ..OpenOptions::default()
+        });
+    }
+
+    fn reimport_with(&mut self, opts: OpenOptions) {
         let (env, _) = rig::machine(&self.disks, 3);
         let paths: Vec<String> = (0..self.disks.len()).map(|i| format!("d{i}")).collect();
         let found = vdev::discover(&env, &paths);
-        let opts = OpenOptions {
-            tunables: rig::tunables(),
-            ..OpenOptions::default()
-        };
         self.pool = Pool::open(env, &found.pools[0].config, opts).unwrap();
         self.open_set();
     }

@@ -202,7 +202,10 @@ pub trait Sharing: Send + Sync {
     ) -> Result<Dedup>;
     /// Takes a block written after [`Dedup::New`] into the table.
     fn insert(&self, bp: &BlkPtr, copies: u8) -> Result<()>;
-    /// Whether a range that no pointer refers to any more, written in txg `birth`, must stay allocated
+    /// Whether a range that no pointer refers to any more in `txg`, written in txg `birth`, must stay allocated
     /// because the pool's checkpoint has it. True: it has been noted for the checkpoint.
-    fn keeps(&self, vdev: u64, offset: u64, asize: u64, birth: Txg) -> bool;
+    ///
+    /// # Errors
+    /// `Kind::Damaged`: it is a place on a removed vdev, and nobody knows what became of it.
+    fn keeps(&self, range: (u64, u64, u64), birth: Txg, txg: Txg) -> Result<bool>;
 }

@@ -58,12 +58,12 @@ impl Zio {
         birth: Txg,
         txg: Txg,
     ) -> Result<()> {
-        if birth < txg
-            && self
-                .sharing()
-                .is_some_and(|s| s.keeps(vdev, offset, asize, birth))
-        {
-            return Ok(());
+        if birth < txg {
+            if let Some(s) = self.sharing() {
+                if s.keeps((vdev, offset, asize), birth, txg)? {
+                    return Ok(());
+                }
+            }
         }
         self.allocator.free(vdev, offset, asize, txg)
     }

@@ -84,6 +84,7 @@ step tests "\`make test\`" sh tools/test.sh
 step sim "seeds of the simulator, with \`zdb\` as a judge, $minutes minutes" \
     cargo xtask sim --minutes "$minutes" --zdb - --shrink
 step draid "the same on dRAIDs" cargo xtask sim --draid --minutes "$minutes" --shrink
+step grow "the same on pools that grow and shrink" cargo xtask sim --grow --minutes "$minutes" --shrink
 step soak "seeds and crash points with many images, $minutes minutes" \
     cargo xtask sim --soak "$minutes" --subsets 300 --images 100 --shrink
 PANIC_SEEDS=1000 step panics "1,000 panics of the engine" cargo test -q --workspace --features daemon/faults --test panics -- --ignored

@@ -116,6 +116,8 @@ pub enum Mutation {
     HeaderClearedEarly,
     /// Blocks are placed on new metaslabs before the txg that makes them is on disk.
     NewVdevAtOnce,
+    /// Blocks are placed on the metaslabs of a new vdev before a configuration on disk has them.
+    MetaslabsBeforeConfig,
     /// A new vdev gets the number of a removed one while log space maps on disk still name that.
     HolesFilledAtOnce,
     /// A commit whose round wrote nothing is taken for durable if the log is in order when it wakes up.
@@ -161,7 +163,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 77] = [
+pub const MUTATIONS: [Mutation; 78] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -218,6 +220,7 @@ pub const MUTATIONS: [Mutation; 77] = [
     Mutation::UnwrittenLargeBlocks,
     Mutation::HeaderClearedEarly,
     Mutation::NewVdevAtOnce,
+    Mutation::MetaslabsBeforeConfig,
     Mutation::HolesFilledAtOnce,
     Mutation::WaitersBelieved,
     Mutation::TableReadAgain,

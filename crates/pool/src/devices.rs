@@ -3,12 +3,12 @@
 use crate::indirect::Removed;
 use crate::scan::BlockQueue;
 use base::mutation::{mutated, Mutation};
-use base::{Kind, Result, Txg};
+use base::{bail, Kind, Result, Txg};
 use disk::Dva;
 use space::{AllocReq, Class, Space};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use vdev::{BadLeaf, Fault, ReadOutcome, ReadReq, Vdev, VdevKind, VdevTree, WriteBatch};
+use vdev::{BadLeaf, Fault, Piece, ReadOutcome, ReadReq, Vdev, VdevKind, VdevTree, WriteBatch};
 use zio::{Allocator, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Wrong};
 
 fn gcd(mut a: usize, mut b: usize) -> usize {
@@ -21,6 +21,7 @@ fn gcd(mut a: usize, mut b: usize) -> usize {
 /// [`Devices`] over a [`VdevTree`].
 pub struct TreeDevices {
     tree: Arc<VdevTree>,
+    removed: Arc<Removed>,
     min_alloc: AtomicUsize,
     /// Whether the pool counts space without parity and padding (directory entry `deflate`).
     deflates: AtomicBool,
@@ -28,9 +29,10 @@ pub struct TreeDevices {
 
 impl TreeDevices {
     /// The devices of a tree, whose vdevs may be added later.
-    pub fn new(tree: Arc<VdevTree>) -> TreeDevices {
+    pub fn new(tree: Arc<VdevTree>, removed: Arc<Removed>) -> TreeDevices {
         let d = TreeDevices {
             tree,
+            removed,
             min_alloc: AtomicUsize::new(512),
             deflates: AtomicBool::new(true),
         };
@@ -57,6 +59,30 @@ impl TreeDevices {
             .filter(|u| *u >= 512)
             .unwrap_or(512);
         self.min_alloc.store(unit, Ordering::Relaxed);
+    }
+}
+
+impl TreeDevices {
+    /// Mends what is in one place on a vdev that has devices.
+    fn mend_piece(&self, p: &Piece, right: &[u8], mended: &mut Mended) -> Result<()> {
+        let req = ReadReq {
+            vdev: p.vdev,
+            offset: p.offset,
+            psize: right.len(),
+            birth: p.birth,
+            verify: &|_| false,
+        };
+        let done = self.tree.mend(req, right)?;
+        mended.written += done.repaired;
+        mended.behind.extend(done.behind);
+        Ok(())
+    }
+}
+
+fn part_of(right: &[u8], at: usize, len: usize) -> Result<&[u8]> {
+    match right.get(at..at.saturating_add(len)) {
+        Some(part) => Ok(part),
+        None => bail!(Damaged, "a mapping leads to more than the block has"),
     }
 }
 
@@ -160,18 +186,28 @@ impl Devices for TreeDevices {
     }
 
     fn mend(&self, dva: &Dva, birth: Txg, right: &[u8]) -> Result<Mended> {
-        let req = ReadReq {
+        let whole = Piece {
             vdev: dva.vdev(),
             offset: dva.offset(),
-            psize: right.len(),
+            len: right.len(),
             birth,
-            verify: &|_| false,
         };
-        let done = self.tree.mend(req, right)?;
-        Ok(Mended {
-            written: done.repaired,
-            behind: done.behind,
-        })
+        let mut mended = Mended {
+            written: 0,
+            behind: Vec::new(),
+        };
+        let mut at = 0;
+        for p in self.tree.locate(whole, &mut |_, _, _| {})? {
+            let part = part_of(right, at, p.len)?;
+            at += p.len;
+            self.mend_piece(&p, part, &mut mended)?;
+            // Copies that a removal under way has made are what counts when it has ended.
+            for copy in self.removed.mended(&p) {
+                let part = part_of(part, copy.1, copy.0.len)?;
+                self.mend_piece(&copy.0, part, &mut mended)?;
+            }
+        }
+        Ok(mended)
     }
 
     fn scrub(&self, reqs: &[ReadOne], keep: &dyn Fn(usize) -> bool) -> Vec<Scrubbing> {

@@ -29,6 +29,7 @@ use dsl::Dsl;
 use env::Env;
 use space::Space;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use vdev::{keys, VdevTree};
 use zio::{Zio, ZioOptions};
@@ -64,7 +65,7 @@ impl Engine {
     ) -> Engine {
         let space = Arc::new(Space::new());
         let removed = Arc::new(Removed::new(tree.clone()));
-        let devices = Arc::new(TreeDevices::new(tree.clone()));
+        let devices = Arc::new(TreeDevices::new(tree.clone(), removed.clone()));
         let scanned = Arc::new(BlockQueue::default());
         let zio = Arc::new(Zio::new(
             devices.clone(),
@@ -189,6 +190,7 @@ impl Pool {
                 devices: e.devices,
                 aux: Mutex::new(Arc::new(p.aux)),
                 left: Mutex::default(),
+                renamed: AtomicU64::new(0),
                 dtls: Mutex::new(p.dtls),
                 heart: p.heart,
             },

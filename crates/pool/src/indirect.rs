@@ -141,6 +141,17 @@ impl Removed {
         self.live.acquire()
     }
 
+    /// A piece of a block was mended. If its vdev is being removed: the copies there are of it, and where in it they begin.
+    pub(crate) fn mended(&self, p: &Piece) -> Vec<(Piece, usize)> {
+        match self.live().as_mut().filter(|l| l.vdev == p.vdev) {
+            Some(l) => {
+                l.mended += 1;
+                l.copies(p.offset, p.len as u64)
+            }
+            None => Vec::new(),
+        }
+    }
+
     /// A number that no removal had yet.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)

@@ -22,6 +22,7 @@ use base::mutation::{mutated, Mutation};
 use base::{RangeSet, Result, Txg};
 use std::collections::BTreeMap;
 use vdev::indirect::{IndirectMap, Moved};
+use vdev::Piece;
 
 /// Ranges that lie so near to each other are copied as one, bytes: a mapping has fewer entries then.
 pub(crate) const SPAN: u64 = 32 << 10;
@@ -73,6 +74,8 @@ pub(crate) struct Live {
     pub(crate) visited: bool,
     /// It cannot go on, and why.
     pub(crate) failed: Option<String>,
+    /// So many blocks of the vdev were mended: what was read of it before is not copied any more.
+    pub(crate) mended: u64,
 }
 
 impl Live {
@@ -98,6 +101,7 @@ impl Live {
             not_before: 0,
             visited: false,
             failed: None,
+            mended: 0,
         }
     }
 
@@ -186,6 +190,35 @@ impl Live {
         flight.end = end;
         flight.done += m.size - unused;
         Some(gaps)
+    }
+
+    /// The copies there are of a range in use, and where in it each begins.
+    pub(crate) fn copies(&self, offset: u64, len: u64) -> Vec<(Piece, usize)> {
+        let end = offset.saturating_add(len);
+        let mut out = Vec::new();
+        let mapped = end.min(self.map.end()).saturating_sub(offset) as usize;
+        if mapped > 0 {
+            let mut at = 0;
+            for p in self.map.resolve(offset, mapped).into_iter().flatten() {
+                out.push((p, at));
+                at += p.len;
+            }
+        }
+        for (txg, flight) in &self.flights {
+            for (m, _) in &flight.moved {
+                let (from, to) = (offset.max(m.src), end.min(m.src + m.size));
+                if from < to {
+                    let piece = Piece {
+                        vdev: m.vdev,
+                        offset: m.dst + (from - m.src),
+                        len: (to - from) as usize,
+                        birth: *txg,
+                    };
+                    out.push((piece, (from - offset) as usize));
+                }
+            }
+        }
+        out
     }
 
     /// The copies of txgs up to `txg` become part of the mapping. Returns the new entries, and what was freed of them.

@@ -487,6 +487,7 @@ impl Pool {
 
     fn detach_in(&self, tx: &Tx, guid: u64) -> Result<()> {
         self.without_checkpoint()?;
+        self.may_leave(tx)?;
         let stays = self.spare_that_stays(guid);
         // The survivor of a group may get another guid.
         let known: Vec<(Arc<Vdev>, base::RangeSet)> = {
@@ -749,6 +750,7 @@ impl Pool {
 
     fn remove_log_in(&self, tx: &Tx, id: u64) -> Result<()> {
         self.without_checkpoint()?;
+        self.may_leave(tx)?;
         let top = self.tree().top(id)?;
         self.is_unused(&top)?;
         self.or_stop(self.cancel_rebuild(tx, &top))?;

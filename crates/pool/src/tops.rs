@@ -373,7 +373,9 @@ impl Pool {
     /// Second txg: the vdev gets metaslabs, and blocks may be placed on it.
     fn open_for_blocks(&self, tx: &Tx, top: &Arc<Vdev>) -> Result<()> {
         top.choose_metaslabs();
-        self.dirty_config();
+        if !mutated(Mutation::MetaslabsBeforeConfig) {
+            self.dirty_config();
+        }
         let rooms = self.rooms();
         self.or_stop(rooms.register(top, Metaslabs::New(tx, &self.config)))?;
         rooms.registered();

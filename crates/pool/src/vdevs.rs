@@ -13,6 +13,7 @@ use crate::reshape::Left;
 use crate::spares::AuxDevices;
 use base::RangeSet;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use vdev::VdevTree;
 
@@ -26,6 +27,8 @@ pub(crate) struct Vdevs {
     pub aux: Mutex<Arc<AuxDevices>>,
     /// Devices that leave the tree with the txg that is being written.
     pub left: Mutex<Vec<Left>>,
+    /// Txg with which the pool gets another guid: no device leaves with it.
+    pub renamed: AtomicU64,
     /// DTLs as they are on disk, by guid of the leaf.
     pub dtls: Mutex<HashMap<u64, RangeSet>>,
     /// Heartbeats of `multihost`.

@@ -48,8 +48,7 @@ pub fn import(
 ) -> base::Result<Arc<Pool>> {
     let env = env(disks, seed, clock);
     let paths: Vec<String> = (0..disks.len()).map(path).collect();
-    let found = vdev::discover(&env, &paths);
-    match found.pools.first() {
+    match rig::newest(&env, &paths) {
         Some(p) => Pool::open(env, &p.config, opts),
         None => Err(base::Error::new(base::Kind::NotFound, "no pool is found")),
     }
@@ -384,6 +383,22 @@ pub const BURST: u64 = 24;
 /// Where blocks begin on a device, bytes.
 const DATA_BEGINS: u64 = 4 << 20;
 
+/// All choices of `n` of some disks.
+fn choose(of: &[usize], n: usize) -> Vec<Vec<usize>> {
+    let Some((first, rest)) = of.split_first().filter(|_| n > 0) else {
+        return match n {
+            0 => vec![Vec::new()],
+            _ => Vec::new(),
+        };
+    };
+    let mut out = choose(rest, n);
+    out.extend(choose(rest, n - 1).into_iter().map(|mut c| {
+        c.push(*first);
+        c
+    }));
+    out
+}
+
 /// Judges images of one journal.
 pub struct Judge<'a> {
     pub layout: &'a Layout,
@@ -588,11 +603,14 @@ impl Judge<'_> {
         let spare = self.layout.redundancy();
         let image: Image = disks.iter().map(|d| d.fork()).collect();
         let mut gone = Vec::new();
-        while gone.len() < spare {
-            let n = rng.below(self.layout.disks as u64) as usize;
-            if !gone.contains(&n) {
-                image[n].gone.store(true, Relaxed);
-                gone.push(n);
+        for set in self.layout.sets() {
+            let before = gone.len();
+            while gone.len() - before < spare {
+                let n = set[rng.below(set.len() as u64) as usize];
+                if !gone.contains(&n) {
+                    image[n].gone.store(true, Relaxed);
+                    gone.push(n);
+                }
             }
         }
         if gone.is_empty() {
@@ -700,7 +718,14 @@ impl Judge<'_> {
                 .any(|l| l.path().is_some_and(|p| p == path(n)))
         };
         pool.close().map_err(text)?;
-        let alone = |bp: &BlkPtr| roots.iter().filter(|(_, b)| b == bp).count() == 1;
+        // Blocks of removed vdevs are elsewhere.
+        let placed = |bp: &BlkPtr| {
+            let top = |d: &disk::Dva| tops.get(d.vdev() as usize);
+            bp.dvas()
+                .iter()
+                .all(|d| top(d).is_some_and(|t| t.is_concrete()))
+        };
+        let alone = |bp: &BlkPtr| placed(bp) && roots.iter().filter(|(_, b)| b == bp).count() == 1;
         let fit = roots
             .iter()
             .filter(|(n, bp)| !n.is_empty() && !bp.is_hole() && alone(bp));
@@ -756,18 +781,60 @@ impl Judge<'_> {
             return Ok(());
         }
         for gone in sources::removable(&o.pool, self.spoilt) {
-            let image: Image = disks.iter().map(|d| d.fork()).collect();
-            gone.iter()
-                .for_each(|n| image[*n].gone.store(true, Relaxed));
-            let what = |e: String| format!("without the sources {gone:?} of a resilver: {e}");
-            let alone = self.open(&image, 7).map_err(what)?;
-            if alone.trees().map_err(what)? != *trees {
-                return Err(what("not the same".into()));
+            self.same_without(disks, &gone, trees)
+                .map_err(|e| format!("without the sources {gone:?} of a resilver: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Without some disks everything is there.
+    fn same_without(
+        &self,
+        disks: &[Arc<MemDisk>],
+        gone: &[usize],
+        trees: &BTreeMap<String, Tree>,
+    ) -> Result<(), String> {
+        let image: Image = disks.iter().map(|d| d.fork()).collect();
+        gone.iter()
+            .for_each(|n| image[*n].gone.store(true, Relaxed));
+        let alone = self.open(&image, 7)?;
+        if alone.trees()? != *trees {
+            return Err("not the same".into());
+        }
+        alone.pool.sync().map_err(text)?;
+        rig::walk(&alone.pool)?;
+        used(&alone)?;
+        alone.close(false)
+    }
+
+    /// When expansions and removals have ended: without the disks that left, and without as many of the others as may be missing,
+    /// whichever they are.
+    pub fn without_any(
+        &self,
+        o: &Opened,
+        disks: &[Arc<MemDisk>],
+        trees: &BTreeMap<String, Tree>,
+    ) -> Result<(), String> {
+        let used = sources::in_use(&o.pool);
+        let mut left: Vec<usize> = (0..disks.len()).filter(|d| !used.contains(d)).collect();
+        let sets = self.layout.sets();
+        left.retain(|d| sets.iter().any(|s| s.contains(d)));
+        let choices: Vec<Vec<Vec<usize>>> = sets
+            .into_iter()
+            .map(|mut set| {
+                set.retain(|d| used.contains(d));
+                let most = self.layout.redundancy().min(set.len());
+                choose(&set, most)
+            })
+            .collect();
+        let turns = choices.iter().map(Vec::len).max().unwrap_or(0);
+        for turn in 0..turns {
+            let mut gone = left.clone();
+            for of_set in choices.iter().filter(|c| !c.is_empty()) {
+                gone.extend(&of_set[turn % of_set.len()]);
             }
-            alone.pool.sync().map_err(text).map_err(what)?;
-            rig::walk(&alone.pool).map_err(what)?;
-            used(&alone).map_err(what)?;
-            alone.close(false).map_err(what)?;
+            self.same_without(disks, &gone, trees)
+                .map_err(|e| format!("without devices {gone:?}: {e}"))?;
         }
         Ok(())
     }

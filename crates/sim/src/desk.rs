@@ -110,8 +110,11 @@ impl Desk {
 
     /// `zpool import` from so many disks; `checkpoint`: with `--rewind-to-checkpoint`.
     pub fn import(&self, disks: usize, checkpoint: bool) -> Result<()> {
+        let paths: Vec<String> = (0..disks).map(path).collect();
+        let found = rig::newest(&self.admin.env, &paths);
+        let guid = found.ok_or(Kind::NotFound)?.guid;
         let ask = PoolImport {
-            pool: POOL.into(),
+            pool: guid.to_string(),
             search: ImportScan {
                 places: (0..disks).map(path).collect(),
                 ..ImportScan::default()
@@ -192,6 +195,60 @@ impl Desk {
             ..DeviceAttach::default()
         };
         pools::devices::attach(&self.admin, ROOT, &ask).map_err(told)
+    }
+
+    /// `zpool attach POOL raidz1-0 DISK`
+    pub fn expand(&self, raidz: &str, disk: usize) -> Result<()> {
+        let ask = DeviceAttach {
+            pool: POOL.into(),
+            device: raidz.into(),
+            new: Some(path(disk)),
+            // What had left has a label still.
+            force: true,
+            command: format!("zpool attach {POOL}"),
+            ..DeviceAttach::default()
+        };
+        pools::devices::attach(&self.admin, ROOT, &ask).map_err(told)
+    }
+
+    /// `zpool add -f POOL DISK…`, or `mirror DISK…`.
+    pub fn add(&self, disks: std::ops::Range<usize>, ashift: u32) -> Result<()> {
+        let leaf = |i: usize| VdevSpec {
+            kind: VdevKind::File,
+            class: VdevClass::Normal,
+            path: Some(path(i)),
+            children: Vec::new(),
+        };
+        let mut vdevs: Vec<VdevSpec> = disks.map(leaf).collect();
+        if vdevs.len() > 1 {
+            vdevs = vec![VdevSpec {
+                kind: VdevKind::Mirror,
+                class: VdevClass::Normal,
+                path: None,
+                children: vdevs,
+            }];
+        }
+        let ask = api::PoolAdd {
+            pool: POOL.into(),
+            vdevs,
+            ashift: Some(ashift),
+            allow_in_use: true,
+            command: format!("zpool add {POOL}"),
+            ..api::PoolAdd::default()
+        };
+        pools::devices::add(&self.admin, ROOT, &ask).map_err(told)
+    }
+
+    /// `zpool remove POOL VDEV`
+    pub fn remove(&self, vdev: &str) -> Result<()> {
+        let command = format!("zpool remove {POOL} {vdev}");
+        pools::devices::remove(&self.admin, ROOT, POOL, vdev, &command).map_err(told)
+    }
+
+    /// `zpool remove -s POOL`
+    pub fn cancel_removal(&self) -> Result<()> {
+        let command = format!("zpool remove -s {POOL}");
+        pools::devices::cancel_removal(&self.admin, ROOT, POOL, &command).map_err(told)
     }
 
     /// What the fault agent does by itself.

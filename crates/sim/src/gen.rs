@@ -9,6 +9,7 @@ use crate::owners;
 use crate::refuse::{self, Ending, Refuse};
 use crate::rig::{Layout, MIB};
 use crate::rights;
+use crate::shape::Shape;
 use crate::world::World;
 use env_sim::SeededRng;
 use pool::Failmode;
@@ -61,6 +62,9 @@ const WEARS: u64 = 20;
 
 /// Lines in a thousand in which a log device is removed or added, where there is one.
 const LOGS: u64 = 15;
+
+/// Lines in a thousand that change what the pool consists of, where there are disks for that.
+const SHAPES: u64 = 60;
 
 /// dRAIDs that are simulated: parity, data columns of a group, distributed spares, devices. In some all rows of a slice belong to
 /// one group, in others groups end in the middle of a row.
@@ -135,6 +139,8 @@ pub struct Generator {
     refusals: Option<SeededRng>,
     /// Draws trim and initialize.
     wears: SeededRng,
+    /// Draws changes of what the pool consists of.
+    shapes: Option<(Layout, SeededRng)>,
     weights: Vec<(&'static str, u64)>,
     /// Operations between two power cuts, about.
     epoch: u64,
@@ -175,7 +181,17 @@ pub fn draid(seed: u64) -> Layout {
         size: [64, 96, 128, 128][rng.below(4) as usize] * MIB,
         edges: rng.below(3) != 0,
         bench: [0, 1, 1, 2][rng.below(4) as usize],
+        grow: 0,
         ..plain(seed)
+    }
+}
+
+/// The same, if it is to grow and shrink.
+pub fn growing(seed: u64) -> Layout {
+    let l = plain(seed);
+    Layout {
+        grow: l.grow.max(1 + seed as usize % 2),
+        ..l
     }
 }
 
@@ -203,7 +219,17 @@ fn plain(seed: u64) -> Layout {
         early: SeededRng::new(seed ^ 0xea41).below(2) == 0,
         bench: SeededRng::new(seed ^ 0xbe9c).below(2) as usize,
         splinters: (rng.below(6) == 0).then(|| [24_576, 65_536][rng.below(2) as usize]),
+        grow: grow(seed, kind),
         ..Layout::new(kind, disks)
+    }
+}
+
+/// By how many disks or groups a pool may grow: of most seeds by none, so that they are the ones they were before.
+fn grow(seed: u64, kind: GroupKind) -> usize {
+    let rng = SeededRng::new(seed ^ 0x96c1);
+    match (kind, rng.below(3)) {
+        (GroupKind::Raidz { .. }, 0..=1) | (_, 0) => 1 + rng.below(2) as usize,
+        _ => 0,
     }
 }
 
@@ -298,7 +324,7 @@ impl Generator {
                 (n, _, _) => n as usize,
             },
             spares: layout.spares(),
-            bench: (layout.devices() - layout.bench, layout.devices()),
+            bench: (layout.grows_at() - layout.bench, layout.grows_at()),
             faults: [0, 10, 30][rng.below(3) as usize],
             max_file: [20_000, 200_000, 700_000][rng.below(3) as usize],
             names: [4, 12, 40][rng.below(3) as usize],
@@ -308,6 +334,7 @@ impl Generator {
                 .slog
                 .then(|| (layout.disks, SeededRng::new(seed ^ 0x1095))),
             wears: SeededRng::new(seed ^ 0x7219),
+            shapes: (layout.grow > 0).then(|| (*layout, SeededRng::new(seed ^ 0x54a9))),
             refusals: (seed % 2 == 0).then(|| SeededRng::new(seed ^ 0x5e4d)),
             rng,
         }
@@ -344,7 +371,7 @@ impl Generator {
                 return Op::Device { disk, change };
             }
         }
-        if let Some(op) = self.refusal() {
+        if let Some(op) = self.refusal().or_else(|| self.shape()) {
             return op;
         }
         if self.wears.below(1000) < WEARS {
@@ -415,6 +442,23 @@ impl Generator {
         }))
     }
 
+    /// A RAID-Z grows, or top-level vdevs come and go.
+    fn shape(&self) -> Option<Op> {
+        let (l, dice) = self.shapes.as_ref()?;
+        if dice.below(1000) >= SHAPES {
+            return None;
+        }
+        let below = |n: usize| dice.below(n as u64) as usize;
+        let raidz = matches!(l.kind, GroupKind::Raidz { .. });
+        Some(Op::Shape(match (below(10), raidz) {
+            (0..=6, true) => Shape::Expand(l.grows_at() + below(l.grow)),
+            (0..=2, false) => Shape::Add(below(l.grow + 1)),
+            (3..=6, false) => Shape::Remove(below(l.grow + 1)),
+            (7, false) => Shape::Cancel,
+            _ => Shape::Finish,
+        }))
+    }
+
     /// A change of a device that may fail as well, or a scan.
     fn device(&self) -> Op {
         let below = |n| self.dice.below(n);
@@ -481,6 +525,8 @@ impl Generator {
     fn fault(&self) -> Op {
         let n = self.rng.below(20);
         let fault = match self.rng.below(10) {
+            // What is copied without a look at checksums takes what is wrong along, to other disks.
+            0..=2 | 5..=6 if self.shapes.is_some() => Fault::Over,
             0 => Fault::Garbage,
             1..=2 => Fault::Rot(1 + n * 10, self.rng.next() >> 32),
             3 => Fault::ReadErrors(1 + n),

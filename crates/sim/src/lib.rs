@@ -27,6 +27,7 @@ pub mod refuse;
 pub mod rig;
 pub mod rights;
 pub mod served;
+pub mod shape;
 mod sources;
 pub mod trace;
 pub mod world;

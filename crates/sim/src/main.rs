@@ -26,6 +26,7 @@ usage: cargo xtask sim [OPTION]...
   --steps N       operations per seed (300)
   --images N      further images judged at each power cut of a seed or a trace (30)
   --draid         seeds on dRAIDs only; with --points: scripts on dRAIDs only
+  --grow          seeds on pools that grow and shrink only
   --shrink        cut a failing trace down to a small one and write it to sim-SEED.txt
   --replay FILE   run a trace
   --points        crash points of all scripts on all layouts, once; with --minutes: again and again
@@ -48,6 +49,7 @@ struct Options {
     points: bool,
     shrink: bool,
     draid: bool,
+    grow: bool,
     print: bool,
     replay: Option<PathBuf>,
     steps: usize,
@@ -112,6 +114,7 @@ fn options(args: &[String]) -> Result<Options, String> {
             "--replay" => o.replay = Some(PathBuf::from(value()?)),
             "--shrink" => o.shrink = true,
             "--draid" => o.draid = true,
+            "--grow" => o.grow = true,
             "--points" => o.points = true,
             "--print" => o.print = true,
             _ => return Err(format!("unknown option '{a}'")),
@@ -187,9 +190,10 @@ fn run(o: &Options) -> Result<u64, String> {
     };
     while seed < last && go_on() {
         if !o.points {
-            let layout = match o.draid {
-                true => gen::draid(seed),
-                false => gen::layout(seed),
+            let layout = match (o.draid, o.grow) {
+                (true, _) => gen::draid(seed),
+                (_, true) => gen::growing(seed),
+                _ => gen::layout(seed),
             };
             let ran = trace::run_on(layout, seed, o.steps, &extra);
             report(o, &extra, &mut t, &ran);
@@ -256,8 +260,9 @@ fn report(o: &Options, extra: &Extra, t: &mut Total, ran: &trace::Ran) {
         None => String::new(),
     };
     let draid = if o.draid { " --draid" } else { "" };
+    let grow = if o.grow { " --grow" } else { "" };
     println!(
-        "  again: cargo xtask sim{draid} --seed {seed} --steps {} --images {}{zdb} --shrink",
+        "  again: cargo xtask sim{draid}{grow} --seed {seed} --steps {} --images {}{zdb} --shrink",
         o.steps, o.images
     );
     if o.shrink {

@@ -5,6 +5,7 @@
 use crate::cut::Fate;
 use crate::lineage::{fs_word, Lineage, ROOT, VERBS};
 use crate::refuse::Refuse;
+use crate::shape::Shape;
 use std::fmt;
 use std::str::FromStr;
 
@@ -282,6 +283,8 @@ pub enum Op {
         disk: usize,
         fault: Fault,
     },
+    /// What the pool consists of is changed.
+    Shape(Shape),
     /// All devices refuse what is written, from now on.
     Refuse(Refuse),
     /// The power goes: of the events since the last cut the last `back` per mille did not happen,
@@ -495,6 +498,7 @@ impl fmt::Display for Op {
             Look => write!(f, "look"),
             Device { disk, change } => write!(f, "device {disk} {change}"),
             Fault { disk, fault } => write!(f, "fault {disk} {fault}"),
+            Shape(line) => line.fmt(f),
             Refuse(line) => line.fmt(f),
             Cut { back, fate, seed } => write!(f, "cut {back} {fate:?} {seed}"),
         }
@@ -628,6 +632,7 @@ impl Words<'_> {
             "discard" => Op::Discard,
             "rewind" => Op::Rewind,
             "device" => self.device()?,
+            "shape" => Op::Shape(Shape::parse(&mut || self.word())?),
             "refuse" => Op::Refuse(Refuse::parse(&mut || self.word())?),
             "scan" => Op::Scan(self.scan()?),
             "look" => Op::Look,

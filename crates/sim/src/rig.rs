@@ -16,6 +16,9 @@ use zpl::{create_fs, FsOptions, Mount, NoLog, Props, SpaceInfo, Usage, Whose, Zf
 
 pub const MIB: u64 = 1 << 20;
 
+/// Bytes of disks of further top-level vdevs: a removal needs much room elsewhere.
+pub const LARGE: u64 = 640 * MIB;
+
 /// Name of the simulated pool.
 pub const POOL: &str = "tank";
 
@@ -31,6 +34,9 @@ pub struct Layout {
     pub slog: bool,
     /// So many further disks lie idle.
     pub bench: usize,
+    /// So many further disks may be attached to a RAID-Z. Of single disks and mirrors: so many further groups of as many disks, of
+    /// [`LARGE`] bytes each, may become top-level vdevs.
+    pub grow: usize,
     /// Bytes of each disk.
     pub size: u64,
     /// Small records, so that one write is many blocks.
@@ -57,6 +63,7 @@ impl Layout {
             log_spacemap: true,
             slog: false,
             bench: 0,
+            grow: 0,
             size: 96 * MIB,
             recordsize: 128 << 10,
             splinters: None,
@@ -92,8 +99,51 @@ impl Layout {
         }
     }
 
+    /// All disks: those of the pool, its log, idle ones, those by which it may grow.
     pub fn devices(&self) -> usize {
+        self.grows_at() + self.grow * self.group_of()
+    }
+
+    /// The first of the disks by which the pool may grow.
+    pub fn grows_at(&self) -> usize {
         self.disks + usize::from(self.slog) + self.bench
+    }
+
+    /// Disks that come together.
+    fn group_of(&self) -> usize {
+        match self.kind {
+            GroupKind::Raidz { .. } => 1,
+            _ => self.disks,
+        }
+    }
+
+    /// Disks of a group: 0 is the one the pool is made of, the others are those by which it may grow.
+    pub fn group(&self, n: usize) -> std::ops::Range<usize> {
+        match n.checked_sub(1) {
+            None => 0..self.disks,
+            Some(n) => {
+                let first = self.grows_at() + n * self.group_of();
+                first..first + self.group_of()
+            }
+        }
+    }
+
+    /// Sets of disks, of each of which as many may be missing as [`Layout::redundancy`] says.
+    pub fn sets(&self) -> Vec<Vec<usize>> {
+        let groups = (0..=self.grow).map(|n| self.group(n));
+        match self.kind {
+            GroupKind::Raidz { .. } => vec![groups.flatten().collect()],
+            _ => groups.map(|g| g.collect()).collect(),
+        }
+    }
+
+    /// Bytes of a disk.
+    pub fn size_of(&self, disk: usize) -> u64 {
+        match self.kind {
+            GroupKind::Raidz { .. } => self.size,
+            _ if disk < self.grows_at() => self.size,
+            _ => LARGE,
+        }
     }
 }
 
@@ -119,7 +169,9 @@ pub fn tunables() -> Tunables {
 
 /// A new pool; the disks and the pool.
 pub fn create(l: &Layout, seed: u64) -> (Vec<Arc<MemDisk>>, Arc<Pool>) {
-    let disks: Vec<_> = (0..l.devices()).map(|_| MemDisk::new(l.size)).collect();
+    let disks: Vec<_> = (0..l.devices())
+        .map(|n| MemDisk::new(l.size_of(n)))
+        .collect();
     let (env, _) = machine(&disks, seed);
     let pool = create_in(l, env).unwrap();
     (disks, pool)
@@ -172,6 +224,12 @@ pub fn log_on(disk: usize, l: &Layout) -> TopSpec {
         is_log: true,
         ..TopSpec::new(GroupKind::Single, vec![DevSpec::file(format!("d{disk}"))])
     }
+}
+
+/// The pool on these disks. What had left it before it got another guid may name it by the old one.
+pub fn newest(env: &env::Env, paths: &[String]) -> Option<vdev::PoolFound> {
+    let found = vdev::discover(env, paths).pools;
+    found.into_iter().max_by_key(|p| p.txg)
 }
 
 /// Name of a disk.
@@ -251,6 +309,9 @@ pub fn tune(pool: &Pool, l: &Layout) {
         pool.space().set_largest(n);
     }
     pool.space().set_eager(l.eager);
+    if l.grow > 0 {
+        pool.set_least_condensed(0);
+    }
     pool.space()
         .set_edges(if l.edges { l.group_bytes() } else { 0 });
     if l.early {

@@ -89,9 +89,13 @@ pub fn whole(l: &Arc<Vdev>) -> bool {
 /// that may hold anything. None while a device lacks something, or is being replaced.
 pub fn removable(pool: &Pool, spoilt: &BTreeSet<usize>) -> Vec<Vec<usize>> {
     let tops = pool.tree().tops();
-    let Some(top) = tops.first() else {
-        return Vec::new();
-    };
+    let data = tops.iter().filter(|t| t.is_concrete() && !t.is_log());
+    data.flat_map(|top| removable_of(pool, top, spoilt))
+        .collect()
+}
+
+/// The same of one top-level vdev.
+fn removable_of(pool: &Pool, top: &Arc<Vdev>, spoilt: &BTreeSet<usize>) -> Vec<Vec<usize>> {
     if let VdevKind::Draid { nparity, .. } = top.kind() {
         return removable_of_draid(top, nparity, spoilt);
     }

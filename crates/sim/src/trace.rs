@@ -87,6 +87,9 @@ impl fmt::Display for Layout {
         if self.bench > 0 {
             write!(f, " bench {}", self.bench)?;
         }
+        if self.grow > 0 {
+            write!(f, " grow {}", self.grow)?;
+        }
         if self.eager {
             write!(f, " eager 1")?;
         }
@@ -149,6 +152,7 @@ impl FromStr for Layout {
                 "nologmaps" => l.log_spacemap = n == 0,
                 "slog" => l.slog = n != 0,
                 "bench" => l.bench = n as usize,
+                "grow" => l.grow = n as usize,
                 "eager" => l.eager = n != 0,
                 "projects" => l.projects = n != 0,
                 "early" => l.early = n != 0,

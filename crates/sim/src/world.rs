@@ -8,6 +8,7 @@ mod posix;
 mod refusal;
 mod replicas;
 mod scans;
+mod shapes;
 
 use crate::check::Opened;
 use crate::cut::Image;
@@ -123,7 +124,7 @@ impl World {
     /// A world whose pool is still to be made.
     pub fn blank(layout: Layout, seed: u64) -> World {
         let disks: Image = (0..layout.devices())
-            .map(|_| MemDisk::new(layout.size))
+            .map(|n| MemDisk::new(layout.size_of(n)))
             .collect();
         let (journal, base) = rig::start_journal(&disks);
         let clock = Arc::new(ManualClock::default());
@@ -212,7 +213,9 @@ impl World {
             self.oracle.begin(pos);
         }
         self.before_waiting(op);
+        let before = self.shaping();
         let done = self.carry_out(op);
+        self.no_way_back(before);
         let outcome = self
             .after_waiting(done)
             .map_err(|e| format!("{line}: {e}"))?;
@@ -257,6 +260,7 @@ impl World {
             Op::Look => self.look(),
             Op::Fault { disk, fault } => Ok(self.fault(*disk, *fault)),
             Op::Refuse(line) => self.refuse(*line),
+            Op::Shape(line) => return self.shape(*line),
             Op::Scan(what) => return self.scan(*what),
             Op::Read { fs, path } => return self.read(fs, path),
             Op::Send { fs } => return self.send(fs),

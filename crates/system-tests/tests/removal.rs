@@ -136,6 +136,9 @@ fn a_mirror_and_a_special_vdev_are_removed_and_a_raidz_rules_it_out() {
     let told = status(&rig);
     assert!(told.contains("Removal of vdev 2 copied "), "{told}");
     assert!(!told.contains("special"), "{told}");
+    for gone in [&sides[0], &sides[1], &special] {
+        std::fs::remove_file(gone).unwrap();
+    }
     reimport(&rig);
     assert_eq!(sum(&rig, "a"), a);
     // After a removal no raidz comes to the pool.

@@ -225,17 +225,9 @@ impl VdevTree {
 
     /// Compares every copy and all parity of a block with its right content (`psize` bytes), and
     /// rewrites what differs or could not be read. What is stale is left to the resilver. Nothing is
-    /// counted but the bytes repaired. Nobody else may write to the block meanwhile.
+    /// counted but the bytes repaired. Nobody else may write to the block meanwhile. Of a block of a removed vdev: the caller
+    /// has located its pieces ([`VdevTree::locate`]), and gives each.
     pub fn mend(&self, req: ReadReq, right: &[u8]) -> Result<ReadOutcome> {
-        if self.removed(req.vdev).is_some() {
-            let same = |b: &[u8]| b == right;
-            let req = ReadReq {
-                verify: &same,
-                ..req
-            };
-            let done = self.run(&[req], Mode::Scrub).pop();
-            return done.unwrap_or(Err(Error::from(Kind::Io)));
-        }
         let _stays = self.copying.read();
         let mut plan = self.plan(&req)?;
         let mut places = Vec::new();

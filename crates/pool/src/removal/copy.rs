@@ -107,14 +107,14 @@ impl Pool {
                 return Ok(Step::Finished);
             };
             let more = self.dmu().synced_txg() < l.ready || !l.flights.is_empty();
-            (l.is_complete(), l.failed.clone(), more)
+            (l.is_complete(), l.failed.clone(), more || l.is_complete())
         };
         if let Some(why) = failed {
             tracing::warn!(pool = %self.name(), "the removal of a device is canceled: {why}");
             self.cancel_removal_in(tx)?;
             return Ok(Step::More);
         }
-        if complete {
+        if complete && self.may_leave(tx).is_ok() {
             self.finish_removal(tx)?;
             return Ok(Step::More);
         }
@@ -126,7 +126,7 @@ impl Pool {
 
     /// Copies the next piece.
     fn copy_piece(&self, budget: &Budget) -> Tried {
-        let (vdev, number, ranges) = {
+        let (vdev, found, ranges) = {
             let live = self.allocation.removed.live();
             let Some(l) = live.as_ref().filter(|l| l.failed.is_none()) else {
                 return Tried::Later;
@@ -135,10 +135,10 @@ impl Pool {
                 return Tried::Later;
             }
             let most = PIECE.min(self.config.tunables.job_bytes);
-            (l.vdev, l.number, l.next(most))
+            (l.vdev, (l.number, l.mended), l.next(most))
         };
         if ranges.is_empty() {
-            return self.next_metaslab(vdev, number);
+            return self.next_metaslab(vdev, found.0);
         }
         let bytes: u64 = ranges.iter().map(|(_, n)| n).sum();
         if !budget.take(bytes.max(BLOCK)) {
@@ -151,7 +151,7 @@ impl Pool {
         let Some(tx) = self.dmu().begin_now() else {
             return Tried::Later;
         };
-        self.place_copies(vdev, number, &ranges, &contents, tx.txg())
+        self.place_copies(vdev, found, &ranges, &contents, tx.txg())
     }
 
     /// Looks at the next metaslab of the vdev.
@@ -238,11 +238,12 @@ impl Pool {
         }
     }
 
-    /// Allocates, writes and notes the copies of ranges.
+    /// Allocates, writes and notes the copies of ranges, unless the removal is another one by now, or a block was mended since
+    /// they were read.
     fn place_copies(
         &self,
         vdev: u64,
-        number: u64,
+        found: (u64, u64),
         ranges: &[(u64, u64)],
         contents: &[Vec<Block>],
         txg: Txg,
@@ -284,7 +285,7 @@ impl Pool {
         }
         let some = !placed.is_empty();
         let mut live = self.allocation.removed.live();
-        let mut l = live.as_mut().filter(|l| l.number == number);
+        let mut l = live.as_mut().filter(|l| (l.number, l.mended) == found);
         for m in placed {
             let gaps = l.as_mut().and_then(|l| l.copied(m, txg));
             let gaps = gaps.unwrap_or_else(|| vec![(m.src, m.src + m.size)]);

@@ -83,6 +83,10 @@ impl World {
             Ok(()) => {
                 let pos = self.pos();
                 self.oracle.ack_all(pos);
+                // The labels do not belong to what was before.
+                if let Some(pool) = self.pool() {
+                    self.first = pool.synced_txg();
+                }
                 Ok(Outcome::Done)
             }
         }

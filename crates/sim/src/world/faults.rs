@@ -66,7 +66,9 @@ impl World {
         let path = rig::path(disk);
         let known = |disk| pool.tree().find_by_name(&rig::path(disk));
         let found = known(disk).map(|v| v.guid());
-        let beside = pool.tree().tops().first().map(|t| t.leaves());
+        let tops = pool.tree().tops();
+        let beside = tops.iter().find(|t| t.is_concrete() && !t.is_log());
+        let beside = beside.map(|t| t.leaves());
         let beside = beside.into_iter().flatten().find(|l| l.state().usable());
         let persistent = pool::Offline {
             temporary: false,

@@ -2,6 +2,62 @@
 
 use super::*;
 
+/// A layout that grows by so many disks or vdevs.
+fn growing(kind: GroupKind, disks: usize, grow: usize) -> Layout {
+    Layout {
+        grow,
+        ..layout(kind, disks)
+    }
+}
+
+/// What is placed on a new vdev is there after a power cut.
+#[test]
+fn metaslabs_that_no_configuration_has_are_found() {
+    let lines =
+        "create . a 644\nwrite . a 0 300000 2\nsync\nshape add 1\nwrite . a 0 3000000 3\nsync\n\
+                 sync\ncut 0 Kept 1\nread . a\nshape finish";
+    let l = growing(GroupKind::Mirror, 2, 1);
+    found(Mutation::MetaslabsBeforeConfig, &|_| timed(l, lines, 0..1));
+}
+
+/// Blocks are freed while the first part of them is copied and the rest is not. A small file before them has pieces that are copied
+/// end within blocks.
+#[test]
+fn a_free_across_the_regions_of_a_removal_that_is_taken_once_is_found() {
+    let lines = "create . b 644\nwrite . b 0 1500 2\ncreate . a 644\nwrite . a 0 1500000 2\nsync\nshape add 1\nshape remove 0\n{}\
+                 unlink . a\nrelease\nsync\ncut 0 Kept 1\nshape finish\ncut 0 Kept 2";
+    let l = growing(GroupKind::Single, 1, 1);
+    found(Mutation::RemovalFreesOneRegion, &|_| timed(l, lines, 0..16));
+}
+
+/// So much that it reaches far beyond the scratch area.
+#[test]
+fn an_expansion_that_says_a_row_more_than_it_did_is_found() {
+    let lines = "create . a 644\nwrite . a 0 5000000 2\nwrite . a 5000000 5000000 3\n\
+                 write . a 10000000 5000000 4\nsync\nshape expand 3\n{}cut 0 Lost 1\nread . a\n\
+                 shape finish\nread . a";
+    let l = growing(GroupKind::Raidz { nparity: 1 }, 3, 1);
+    found(Mutation::ExpansionRowAhead, &|_| timed(l, lines, 5..11));
+}
+
+#[test]
+fn an_expansion_that_writes_to_the_old_place_only_is_found() {
+    let lines = "create . a 644\nwrite . a 0 5000000 2\nwrite . a 5000000 5000000 3\n\
+                 write . a 10000000 5000000 4\nsync\nshape expand 3\n{}create . b 644\n\
+                 write . b 0 400000 5\nsync\nshape finish\nread . a\nread . b\ncut 0 Kept 1";
+    let l = growing(GroupKind::Raidz { nparity: 1 }, 3, 1);
+    found(Mutation::ExpansionWritesOnce, &|_| timed(l, lines, 5..11));
+}
+
+/// A scratch area that is out of use before its content is at its place.
+#[test]
+fn a_scratch_area_that_is_given_up_early_is_found() {
+    let lines =
+        "create . a 644\nwrite . a 0 5000000 2\nsync\nshape expand 3\n{}cut 40 Lost 1\nread . a";
+    let l = growing(GroupKind::Raidz { nparity: 1 }, 3, 1);
+    found(Mutation::ScratchClearedEarly, &|_| timed(l, lines, 4..8));
+}
+
 /// A file is emptied in the txg in which the checkpoint is taken. What was freed of it and not noted is used again.
 #[test]
 fn a_checkpoint_taken_after_frees_is_found() {

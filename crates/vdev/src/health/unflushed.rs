@@ -35,6 +35,13 @@ pub(crate) fn sum(bufs: &[Block]) -> u64 {
     fold(&f)
 }
 
+/// The same over bytes in one piece.
+pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
+    let mut f = Fletcher4::new(false);
+    f.update(bytes);
+    fold(&f)
+}
+
 fn fold(f: &Fletcher4) -> u64 {
     let [a, b, c, d] = f.words();
     let mix = |h: u64, w: u64| (h ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -116,9 +123,7 @@ fn restore_some(device: &dyn Disk, list: &[Mark]) -> Result<()> {
     {
         r?;
         let Op::Read { buf, .. } = op else { continue };
-        let mut f = Fletcher4::new(false);
-        f.update(&buf);
-        if fold(&f) != m.sum {
+        if sum_of(&buf) != m.sum {
             return Err(missing(m.at));
         }
         writes.push(Op::Write {

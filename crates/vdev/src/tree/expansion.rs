@@ -29,7 +29,7 @@ use crate::node::{Vdev, VdevKind};
 use crate::open::{choose_ashift, new_leaf, open_new};
 use crate::spec::DevSpec;
 use crate::state::State;
-use crate::unflushed::{sum, Mark};
+use crate::unflushed::{sum_of, Mark};
 use crate::VdevTree;
 use base::sync::MutexExt;
 use base::{bail, Block, Error, Kind, Result, Txg};
@@ -283,7 +283,7 @@ impl VdevTree {
         whole()?;
         let ranges = in_use(at, to)?;
         let bytes = ranges.iter().map(|(s, e)| e - s).sum();
-        self.copy_ranges(&top, &joined(ranges), txg)?;
+        self.copy_ranges(&top, &ranges, txg)?;
         whole()?;
         // Nobody writes here, and who writes elsewhere is not concerned.
         let set = top.edit_reflow(|r| {
@@ -297,11 +297,13 @@ impl VdevTree {
         Ok(bytes)
     }
 
-    /// Copies ranges from their old to their new places.
+    /// Copies ranges from their old to their new places, and some of what is free between them.
     fn copy_ranges(&self, top: &Vdev, ranges: &[(u64, u64)], txg: Txg) -> Result<()> {
         let (a, wide) = (top.ashift(), top.children().len() as u64);
         let old = wide - 1;
-        let sectors: Vec<(u64, u64)> = ranges.iter().map(|(s, e)| (s >> a, e >> a)).collect();
+        let in_use: Vec<(u64, u64)> = ranges.iter().map(|(s, e)| (s >> a, e >> a)).collect();
+        let together = joined(ranges.to_vec());
+        let sectors: Vec<(u64, u64)> = together.iter().map(|(s, e)| (s >> a, e >> a)).collect();
         // What each child has of each range, in one piece.
         let reads = |c: u64| -> Vec<Op> {
             let pieces = sectors.iter().map(|&(s, e)| rows(c, old, s, e));
@@ -347,11 +349,18 @@ impl VdevTree {
                 }
                 let data: Block = Arc::new(buf);
                 let at = child.data_offset(first << a, data.len())?;
-                marks.push(vec![Mark {
-                    at,
-                    len: data.len(),
-                    sum: sum(std::slice::from_ref(&data)),
-                }]);
+                // Only what is in use is known to stay: blocks may be placed between before the next flush.
+                let within = in_use.iter().filter(|(from, to)| s <= *from && *to <= e);
+                let rows_in_use = within.map(|(from, to)| rows(d, wide, *from, *to));
+                let mark = |(from, to): (u64, u64)| {
+                    let piece = ((from - first) as usize * size)..((to - first) as usize * size);
+                    Mark {
+                        at: at + ((from - first) << a),
+                        len: piece.len(),
+                        sum: sum_of(&data[piece]),
+                    }
+                };
+                marks.push(rows_in_use.filter(|(f, t)| f < t).map(mark).collect());
                 ops.push(Op::Write {
                     offset: at,
                     bufs: vec![data],

@@ -27,6 +27,8 @@ pub enum Reply {
     Importable(Vec<Importable>),
     /// A pool was imported.
     Imported(Imported),
+    /// A pool was split, or would be.
+    Split(Split),
     /// Records of the history.
     History(Vec<HistoryRecord>),
     /// A pool was upgraded.

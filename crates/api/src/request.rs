@@ -5,8 +5,10 @@
 //! line makes.
 
 mod datasets;
+mod vdevs;
 
 pub use datasets::*;
+pub use vdevs::*;
 
 use crate::Secret;
 use serde::{Deserialize, Serialize};
@@ -203,6 +205,8 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `Split`. One side of every mirror has become a pool of its own, which is exported; or would.
+    PoolSplit(PoolSplit),
     /// Answered by `Done` when it is on disk: a pool gets another guid.
     PoolReguid {
         /// Name of the pool.

@@ -416,20 +416,32 @@ static SUBS: &[Sub] = &[
         complete: Complete::PoolThenDevices,
         built: true,
     },
-    later(
-        "split",
-        "Make a new pool of one side of every mirror.",
-        "pool newpool [device...]",
-        &[
+    Sub {
+        name: "split",
+        aliases: &[],
+        about: "Make a new pool of one side of every mirror.",
+        operands: "pool newpool [device...]",
+        flags: &[
             GUIDS,
             LINKS,
             sw('n', "Show the layout, and stop."),
             PATHS,
-            sw('l', "Load keys."),
-            opt('o', "property=value", "Set a property of the new pool.").many(),
+            sw('l', "With -R: load the keys of encrypted file systems before they are mounted."),
+            opt('o', "mntopts|property=value", "A property of the new pool; with -R also mount options.").many(),
             opt('R', "root", "Import the new pool with this alternate root."),
         ],
-    ),
+        text: &[
+            "Takes one device out of every mirror, special and dedup ones too: the one named, or the last. The devices become a pool \
+             with another guid and the same file systems, snapshots and properties, as of the moment of the split. Log devices, caches and \
+             spares stay with the old pool. The new pool is exported, so it can be imported here or elsewhere.",
+            "All vdevs but logs must be mirrors, and whole. Refused during a resilver or a removal, while there is a checkpoint, \
+             and if the intent log of a file system that is not mounted is on a log device. After a power cut there is the old pool \
+             only, whose next resilver brings the devices back; or there are both pools, and the old one may still list the devices, \
+             as SPLIT, until they are detached.",
+        ],
+        complete: Complete::PoolThenDevices,
+        built: true,
+    },
     Sub {
         name: "initialize",
         aliases: &[],

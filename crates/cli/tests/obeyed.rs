@@ -32,6 +32,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
             "add" | "attach" | "detach" | "offline" | "online" | "remove" | "reopen" | "replace",
         ) => &["devices.rs"],
         ("zpool", "events") => &["events.rs"],
+        ("zpool", "split") => &["split.rs"],
         ("zpool", "trim" | "initialize") => &["wear.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],

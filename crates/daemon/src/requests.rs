@@ -412,6 +412,7 @@ fn answer_of_work(
             discard,
             command,
         } => checkpoint::checkpoint(admin, peer, &pool, discard, &command).map(done_but),
+        Request::PoolSplit(r) => pools::split::split(admin, peer, &r).map(Reply::Split),
         Request::PoolReguid {
             pool,
             guid,

@@ -75,6 +75,9 @@ impl Configuration {
         for (k, v) in &s.extra {
             c.set(k, v.as_str());
         }
+        if let Some(guid) = s.split_guid {
+            c.set(key::SPLIT_GUID, guid);
+        }
         let hostid = env.host.hostid();
         if hostid != 0 {
             c.set(key::HOSTID, hostid);

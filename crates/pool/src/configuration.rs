@@ -53,6 +53,8 @@ pub struct Shared {
     pub version: u64,
     /// Keys of the configuration such as `comment` and `compatibility`.
     pub extra: Vec<(String, String)>,
+    /// Guid of the pool this one is being split off.
+    pub split_guid: Option<u64>,
 }
 
 /// Stored properties by name.

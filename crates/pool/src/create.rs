@@ -201,6 +201,7 @@ fn create_mos(engine: Engine, tx: &Tx, spec: &CreateSpec) -> Result<Arc<Pool>> {
                 label_name: None,
                 version,
                 extra: spec.extra.clone(),
+                split_guid: None,
             }),
             readonly: false,
             object: config_object,

@@ -129,7 +129,10 @@ fn newest_of(
         first = engine(env, untrusted.clone(), &ub, ub.txg, &look)?;
     }
     let object = need(&first.1, "config")?;
-    let trusted = read_nvlist(&first.1, object)?;
+    let mut trusted = read_nvlist(&first.1, object)?;
+    if let Some(half) = &opts.split {
+        trusted = half.config_of(trusted)?;
+    }
     // Callers have judged the guid that the labels have.
     let guid = |c: &NvList| c.get_u64(keys::pool::POOL_GUID);
     if guid(&trusted).is_some_and(|g| guid(config) != Some(g)) {

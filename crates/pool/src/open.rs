@@ -296,9 +296,12 @@ impl Pool {
             "import chose a state"
         );
         let limit = if back { Txg::MAX } else { ub.txg };
-        tree.validate(limit, true);
+        if opts.split.is_none() {
+            // The labels of a half still name the whole.
+            tree.validate(limit, true);
+        }
         tree.propagate();
-        if tree.guid_sum() != ub.guid_sum {
+        if opts.split.is_none() && tree.guid_sum() != ub.guid_sum {
             bail!(
                 NoDevice,
                 "the devices found do not add up to the pool (bad guid sum)"
@@ -396,6 +399,7 @@ impl Pool {
                     label_name: opts.temporary.then_some(old_name),
                     version,
                     extra: extra.collect(),
+                    split_guid: opts.split.as_ref().map(|h| h.of),
                 }),
                 readonly: opts.readonly,
                 object: config_object,
@@ -429,33 +433,41 @@ impl Pool {
             pool.rehearse_claims(by_log)?;
             pool.tree().do_held_repairs();
             pool.settle_uberblock(opts.checkpoint)?;
+            if let Some(half) = opts.split {
+                pool.add_task(move |pool, tx| pool.become_half(tx, &half));
+            }
             pool.claim_logs()?;
             pool.finish_adds()?;
-            // What is left to be tidied up keeps nobody from importing. The next import tries again.
-            let release = || match pool.dsl().has_temporary_holds()? {
-                true => pool.task(|pool, tx| pool.dsl().release_temporary(tx)),
-                false => Ok(()),
-            };
-            for (what, done) in [
-                (
-                    "blocks that older software left to be freed",
-                    pool.empty_deferred(),
-                ),
-                ("temporary holds", release()),
-                ("broken receives", pool.clear_broken_receives()),
-            ] {
-                if let Err(e) = done {
-                    base::cancel::check()?;
-                    if let Some(why) = pool.stopped() {
-                        return Err(why);
-                    }
-                    tracing::warn!(pool = %pool.name(), "{what}: {e}");
-                }
-            }
+            pool.tidy_up()?;
             pool.sync()?;
         }
         pool.load_wears();
         Ok(pool)
+    }
+
+    /// What others left undone. What is left to be tidied up keeps nobody from importing. The next import tries again.
+    fn tidy_up(self: &Arc<Self>) -> Result<()> {
+        let release = || match self.dsl().has_temporary_holds()? {
+            true => self.task(|pool, tx| pool.dsl().release_temporary(tx)),
+            false => Ok(()),
+        };
+        for (what, done) in [
+            (
+                "blocks that older software left to be freed",
+                self.empty_deferred(),
+            ),
+            ("temporary holds", release()),
+            ("broken receives", self.clear_broken_receives()),
+        ] {
+            if let Err(e) = done {
+                base::cancel::check()?;
+                if let Some(why) = self.stopped() {
+                    return Err(why);
+                }
+                tracing::warn!(pool = %self.name(), "{what}: {e}");
+            }
+        }
+        Ok(())
     }
 
     /// Writes an uberblock that no txg has written.

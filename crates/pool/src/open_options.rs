@@ -1,8 +1,10 @@
 //! Options of opening a pool.
 
+use crate::half::Half;
 use crate::multihost::{Activity, Multihost};
 use crate::Tunables;
 use base::Txg;
+use std::sync::Arc;
 
 /// How to open.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +29,8 @@ pub struct OpenOptions {
     pub multihost: Multihost,
     /// Limits of the open pool.
     pub tunables: Tunables,
+    /// The devices are one side of the mirrors of a pool in use, which they are split off ([`crate::Pool::split`]).
+    pub split: Option<Arc<Half>>,
 }
 
 /// How far to go back if the newest state cannot be opened (behaviour §14.2).

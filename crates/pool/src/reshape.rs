@@ -27,7 +27,7 @@ use vdev::{keys, Attach, DevSpec, State, Vdev, VdevKind};
 use zap::Zap;
 
 /// Txgs that are open, closing or being written while a task of the first of them runs.
-const IN_FLIGHT: u64 = 3;
+pub(crate) const IN_FLIGHT: u64 = 3;
 /// Txgs after which what was freed can be given out again, and is counted as free.
 const UNTIL_FREE: usize = 4;
 
@@ -131,7 +131,7 @@ impl Pool {
     }
 
     /// The log that was left is used as its property says, if it can be.
-    fn allow_log(&self, left: Option<Arc<Vdev>>) -> Result<()> {
+    pub(crate) fn allow_log(&self, left: Option<Arc<Vdev>>) -> Result<()> {
         let Some(top) = left.filter(|_| self.stopped().is_none()) else {
             return Ok(());
         };
@@ -485,7 +485,8 @@ impl Pool {
         self.task(move |pool, tx| pool.detach_in(tx, guid))
     }
 
-    fn detach_in(&self, tx: &Tx, guid: u64) -> Result<()> {
+    /// [`Pool::detach`] in the txg of `tx`.
+    pub(crate) fn detach_in(&self, tx: &Tx, guid: u64) -> Result<()> {
         self.without_checkpoint()?;
         self.may_leave(tx)?;
         let stays = self.spare_that_stays(guid);
@@ -780,7 +781,8 @@ impl Pool {
         Ok(())
     }
 
-    fn is_unused(&self, log: &Vdev) -> Result<()> {
+    /// Refuses a log on which something is allocated.
+    pub(crate) fn is_unused(&self, log: &Vdev) -> Result<()> {
         let used = self.allocated(log.id())?;
         if used > 0 {
             bail!(

@@ -289,6 +289,21 @@ impl Pool {
         Some(aux_label(self.version(), AuxKind::Spare, dev))
     }
 
+    /// Forgets all spares and cache devices, which belong to the pool that this one was split off.
+    pub(crate) fn forget_aux(&self, tx: &Tx) -> Result<()> {
+        for key in [SPARES, L2CACHE] {
+            let Some(object) = self.directory(key)? else {
+                continue;
+            };
+            if object != 0 {
+                self.mos().free(tx, object)?;
+            }
+            Zap::new(&self.mos().hold(1)?).remove(tx, key)?;
+        }
+        *self.vdevs.aux.acquire() = Arc::default();
+        Ok(())
+    }
+
     /// Stores both lists.
     fn write_aux(&self, tx: &Tx, aux: AuxDevices) -> Result<()> {
         let before = self.aux_devices();

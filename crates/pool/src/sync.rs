@@ -119,6 +119,13 @@ impl Pool {
         self.task_in(&self.txgs.tasks.early, f)
     }
 
+    /// Runs `f` in syncing context of the txg that is written next, and does not wait for it. An error stops the pool, so that nothing
+    /// of the txg reaches the disk.
+    pub(crate) fn add_task(&self, f: impl FnOnce(&Pool, &Tx) -> Result<()> + Send + 'static) {
+        let task: Task = Box::new(move |pool, tx| drop(pool.or_stop(f(pool, tx))));
+        self.txgs.tasks.late.acquire().push(task);
+    }
+
     fn task_in<R: Send + 'static>(
         &self,
         phase: &Mutex<Vec<Task>>,

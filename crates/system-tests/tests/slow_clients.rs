@@ -63,6 +63,7 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolWear(_)
         | Request::PoolResilver { .. }
         | Request::PoolCheckpoint { .. }
+        | Request::PoolSplit(_)
         | Request::PoolReguid { .. }
         | Request::Events { .. }
         | Request::EventsClear {}

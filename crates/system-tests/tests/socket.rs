@@ -331,6 +331,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolResilver", p(r#"{"pool":"tank"}"#)),
         ("PoolCheckpoint", p(r#"{"pool":"tank"}"#)),
         ("PoolCheckpoint", p(r#"{"pool":"tank","discard":true}"#)),
+        ("PoolSplit", p(r#"{"pool":"tank","name":"half","devices":["DISK"],"dry_run":true}"#)),
+        ("PoolSplit", p(r#"{"pool":"tank","name":"half"}"#)),
         ("PoolReguid", p(r#"{"pool":"tank","guid":77}"#)),
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolAdd", p(r#"{"pool":"tank","vdevs":[{"kind":"file","class":"spare","path":"DISK"}],"ashift":12,"dry_run":true}"#)),

@@ -31,7 +31,7 @@ mod write;
 
 use health::{copying, io_counts, repairs, reports, unflushed};
 pub use layout::{draid, indirect, map, size};
-use tree::{abandon, edit, expansion, held, node, open, spec, state};
+use tree::{abandon, edit, expansion, held, node, open, spec, split, state};
 
 pub use abandon::{Left, Pulse};
 pub use discover::{discover, Found, PoolFound, Problem};
@@ -44,6 +44,7 @@ pub use on_leaf::OnLeaf;
 pub use read::{BadLeaf, Fault, RawRange, ReadOutcome, ReadReq, Rebuilt};
 pub use reports::{Report, Trouble};
 pub use spec::{Bias, DevSpec, GroupKind, TopSpec};
+pub use split::split_tree;
 pub use state::{Aux, State};
 pub use tree::VdevTree;
 pub use write::WriteBatch;

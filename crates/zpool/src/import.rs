@@ -205,7 +205,7 @@ fn scan(cx: &mut Cx<'_>, search: ImportScan) -> Result<Vec<Importable>, Fail> {
 }
 
 /// Imports one pool; with `keys` those it takes are loaded before anything is mounted.
-fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str, keys: bool) -> Outcome {
+pub fn one(cx: &mut Cx<'_>, request: PoolImport, shown: &str, keys: bool) -> Outcome {
     if !keys || request.dry_run {
         return bring_in(cx, request, shown).map(|(status, _)| status);
     }

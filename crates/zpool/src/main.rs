@@ -13,6 +13,7 @@ mod list;
 mod manage;
 mod scan;
 mod scripts;
+mod split;
 mod status;
 mod status_reason;
 mod status_text;
@@ -41,6 +42,7 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "set" => get::set(args, cx),
         "sync" => manage::sync(args, cx),
         "reguid" => manage::reguid(args, cx),
+        "split" => split::split(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
         "events" => events::events(args, cx),

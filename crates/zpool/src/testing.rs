@@ -12,6 +12,7 @@ pub struct Fake {
     pub upgraded: Option<Upgraded>,
     pub refuse: Option<ApiError>,
     pub unplayed: Vec<String>,
+    pub split: Split,
     pub events: Events,
     pub seen: Vec<Request>,
 }
@@ -103,6 +104,7 @@ impl Backend for Fake {
                 done: w.devices.clone(),
                 ..api::Batch::default()
             }),
+            Request::PoolSplit(_) => Reply::Split(self.split.clone()),
             Request::PoolActivity { .. } => Reply::Activity(vec![]),
             _ => Reply::Done,
         })

@@ -38,7 +38,8 @@ fn find(pool: &Pool, name: &str) -> Option<Named> {
     spare.or_else(|| aux.l2cache.iter().find(is).cloned().map(Named::Cache))
 }
 
-fn failed(action: &str, kind: Kind, why: impl std::fmt::Display) -> ApiError {
+/// The refusal of `action`, and why.
+pub(super) fn failed(action: &str, kind: Kind, why: impl std::fmt::Display) -> ApiError {
     ApiError::sentence(kind, format!("{action}: {why}"))
 }
 
@@ -66,7 +67,7 @@ fn leaf(pool: &Pool, name: &str, action: &str) -> Answer<Arc<Vdev>> {
 }
 
 /// The right to change the pool, one change at a time, and its gate: in the order of an export.
-fn begin<'a>(
+pub(super) fn begin<'a>(
     entry: &'a PoolEntry,
     action: &str,
 ) -> Answer<(MutexGuard<'a, ()>, ReadGuard<'a, ()>)> {
@@ -80,7 +81,7 @@ fn begin<'a>(
 }
 
 /// The change is told as an event of that class, if it is not empty; the command recorded, the cache file brought up to date.
-fn finish(
+pub(super) fn finish(
     admin: &Arc<Admin>,
     entry: &Arc<PoolEntry>,
     peer: Peer,
@@ -97,7 +98,8 @@ fn finish(
     recorded.map(drop).map_err(answer)
 }
 
-fn sentence(action: &str) -> impl Fn(Error) -> ApiError + '_ {
+/// What an error of the engine is told as.
+pub(super) fn sentence(action: &str) -> impl Fn(Error) -> ApiError + '_ {
     move |e| match e.kind {
         Kind::Suspended => answer(e),
         _ => failed(action, e.kind, e),

@@ -461,15 +461,16 @@ fn missing_devices(v: &api::Vdev, out: &mut Vec<String>) {
 }
 
 /// What the properties of an import ask for.
-struct Wanted {
-    readonly: bool,
+pub(super) struct Wanted {
+    pub(super) readonly: bool,
     cache_file: Option<PathBuf>,
     altroot: Option<PathBuf>,
-    comment: Option<String>,
-    stored: Vec<(String, PropValue)>,
+    pub(super) comment: Option<String>,
+    pub(super) stored: Vec<(String, PropValue)>,
 }
 
-fn wanted(admin: &Admin, ask: &PoolImport) -> Answer<Wanted> {
+/// Reads the properties of an import.
+pub(super) fn wanted(admin: &Admin, ask: &PoolImport) -> Answer<Wanted> {
     let mut out = Wanted {
         readonly: false,
         cache_file: Some(admin.settings.paths.cache_file.clone()),

@@ -12,6 +12,7 @@ mod moved;
 pub mod reguid;
 pub mod scan;
 pub mod set;
+pub mod split;
 mod tree;
 pub mod upgrade;
 pub mod wear;

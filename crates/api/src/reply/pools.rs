@@ -590,6 +590,20 @@ pub struct Importable {
     pub scan: Option<Scan>,
 }
 
+/// Outcome of a split.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Split {
+    /// Guid of the new pool; 0 if nothing was changed.
+    pub guid: u64,
+    /// Guids of the devices it has.
+    pub members: Vec<u64>,
+    /// Paths of those devices.
+    pub paths: Vec<String>,
+    /// What the user should know about it: a sentence.
+    pub warning: Option<String>,
+}
+
 /// Outcome of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {

@@ -32,7 +32,7 @@ pub enum Attach {
 const OLD: &str = "/old";
 
 /// Properties that belong to a top-level vdev, not to a leaf.
-const TOP_KEYS: [&str; 11] = [
+pub(crate) const TOP_KEYS: [&str; 11] = [
     keys::METASLAB_ARRAY,
     keys::METASLAB_SHIFT,
     keys::ASHIFT,

@@ -10,6 +10,7 @@ pub(crate) mod held;
 pub(crate) mod node;
 pub(crate) mod open;
 pub(crate) mod spec;
+pub(crate) mod split;
 pub(crate) mod state;
 
 use crate::copying::Copying;

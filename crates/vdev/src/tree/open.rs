@@ -27,6 +27,11 @@ pub(crate) fn new_guid(env: &Env) -> u64 {
     }
 }
 
+/// Whether a label is one of a pool that was split off the pool with guid `guid`.
+pub(crate) fn is_split_off(label: &NvList, guid: u64) -> bool {
+    label.get_u64(keys::pool::SPLIT_GUID) == Some(guid)
+}
+
 /// log2 of the sector size a set of devices asks for.
 pub(crate) fn choose_ashift(devices: &[Arc<dyn Disk>], wanted: Option<u32>) -> Result<u32> {
     let log2 = |n: u32| n.max(512).next_power_of_two().trailing_zeros();
@@ -375,6 +380,7 @@ impl VdevTree {
             let (top, leaf) = &work[i];
             self.check_label(top, leaf, limit, trusted);
         });
+        self.take_back_torn(limit, trusted);
         self.propagate();
     }
 
@@ -408,9 +414,15 @@ impl VdevTree {
     }
 
     /// Why a label does not belong to `leaf`; `None` if it does.
-    fn mismatch(&self, top: &Vdev, leaf: &Vdev, label: &NvList, trusted: bool) -> Option<Aux> {
+    pub(crate) fn mismatch(
+        &self,
+        top: &Vdev,
+        leaf: &Vdev,
+        label: &NvList,
+        trusted: bool,
+    ) -> Option<Aux> {
         let get = |key: &str| label.get_u64(key);
-        if get(keys::pool::SPLIT_GUID) == Some(self.guid()) {
+        if is_split_off(label, self.guid()) {
             return Some(Aux::SplitPool);
         }
         if get(keys::pool::POOL_GUID) != Some(self.guid()) && trusted {

@@ -117,6 +117,7 @@ pub fn reason_of(kind: Kind) -> &'static str {
         Kind::Io => "I/O error",
         Kind::Checksum => "checksum mismatch on every copy",
         Kind::Damaged => "damaged data on the devices",
+        Kind::Bug => "internal error",
         Kind::NoMemory => "out of memory",
         Kind::Invalid => "invalid argument",
         Kind::Interrupted => "interrupted",

@@ -89,6 +89,9 @@ pub enum Kind {
     Damaged,
     /// EIO: the pool is suspended
     Suspended,
+    /// ENOTRECOVERABLE: an invariant of this software is broken, by a mistake of its own: neither the caller nor a device is to blame. A
+    /// pool in which one occurs stops, so that nothing that was built on it reaches a disk.
+    Bug,
 }
 
 impl Kind {
@@ -128,6 +131,7 @@ impl Kind {
             Kind::Unsupported => 95,
             Kind::Stale => 116,
             Kind::Quota => 122,
+            Kind::Bug => 131,
         }
     }
 
@@ -166,6 +170,7 @@ impl Kind {
             95 => Kind::Unsupported,
             116 => Kind::Stale,
             122 => Kind::Quota,
+            131 => Kind::Bug,
             _ => Kind::Io,
         }
     }
@@ -250,6 +255,11 @@ impl Error {
     /// Bytes from disk that make no sense.
     pub fn damaged(what: impl Into<String>) -> Error {
         Error::new(Kind::Damaged, what)
+    }
+
+    /// Whether an invariant of this software is broken ([`Kind::Bug`]).
+    pub fn is_bug(&self) -> bool {
+        self.kind == Kind::Bug
     }
 
     /// The same error, with its cause.

@@ -200,11 +200,11 @@ impl Core {
         }
     }
 
-    /// `Invalid` unless `tx` is in syncing context.
+    /// `Bug` unless `tx` is in syncing context.
     pub fn need_syncing(&self, tx: &Tx) -> Result<()> {
         match tx.is_syncing() {
             true => Ok(()),
-            false => bail!(Invalid, "a change of the MOS outside of syncing context"),
+            false => bail!(Bug, "a change of the MOS outside of syncing context"),
         }
     }
 

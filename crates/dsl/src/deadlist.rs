@@ -266,7 +266,7 @@ impl Deadlist {
     /// Takes key `k` with its list away; the blocks are the caller's matter.
     pub(crate) fn remove_list(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<()> {
         let Form::New { dn, tree, .. } = &mut self.form else {
-            bail!(Invalid, "old deadlist");
+            bail!(Bug, "a deadlist without keys is asked for one");
         };
         let Some(o) = tree.remove(&k) else {
             bail!(Invalid, "no such key");
@@ -290,7 +290,7 @@ impl Deadlist {
     /// The bpobj of key `k`, a private one instead of the shared empty one.
     fn own_bpobj(&mut self, core: &Core, tx: &Tx, k: Txg) -> Result<Bpobj> {
         let Form::New { dn, tree, .. } = &mut self.form else {
-            bail!(Invalid, "old deadlist");
+            bail!(Bug, "a deadlist without keys is asked for one");
         };
         let Some(o) = tree.get_mut(&k) else {
             bail!(Invalid, "no such key");
@@ -339,7 +339,7 @@ impl Deadlist {
             return core.unuse_empty_bpobj(tx, 1);
         }
         let Form::New { dn, tree, .. } = &mut self.form else {
-            bail!(Invalid, "old deadlist");
+            bail!(Bug, "a deadlist without keys is asked for one");
         };
         let Some(own) = tree.get_mut(&k) else {
             bail!(Invalid, "no such key");
@@ -428,7 +428,7 @@ impl Deadlist {
     ) -> Result<Triple> {
         let empty = core.empty_bpobj()?;
         let Form::New { dn, tree, .. } = &mut self.form else {
-            bail!(Invalid, "old deadlist");
+            bail!(Bug, "a deadlist without keys is asked for one");
         };
         let (mut gone, mut empties) = (Triple::default(), 0);
         for (k, o) in tree.split_off(&min) {

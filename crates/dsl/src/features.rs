@@ -213,7 +213,7 @@ impl FeatureStore {
 
     fn enable_one(&self, tx: &Tx, f: &Feature) -> Result<()> {
         if !tx.is_syncing() {
-            bail!(Invalid, "features are enabled in syncing context");
+            bail!(Bug, "features are enabled in syncing context");
         }
         self.object(0)?;
         let n = u64::from(f.flags.activate_on_enable);

@@ -89,7 +89,7 @@ impl History {
     /// Appends a record, dropping the oldest where the ring is full.
     pub fn append(&self, tx: &Tx, record: &NvList) -> Result<()> {
         if !tx.is_syncing() {
-            bail!(Invalid, "history is written in syncing context");
+            bail!(Bug, "history is written in syncing context");
         }
         let bytes = pack_record(record);
         let len = bytes.len() as u64;

@@ -487,7 +487,7 @@ impl Pool {
                 }
                 true
             }
-            Err(e) if matches!(e.kind, Kind::Again | Kind::Invalid) => true,
+            Err(e) if e.kind == Kind::Again => true,
             Err(e) => {
                 tracing::warn!(pool = %self.name(), vdev = %top.name(), %e, "the expansion pauses");
                 self.background.expansions.wait_a_while();

@@ -463,7 +463,12 @@ fn is_waited_for(top: &Arc<Vdev>) -> bool {
 fn is_of_devices(e: &Error) -> bool {
     !matches!(
         e.kind,
-        Kind::Damaged | Kind::Checksum | Kind::Suspended | Kind::Unsupported | Kind::Invalid
+        Kind::Damaged
+            | Kind::Checksum
+            | Kind::Suspended
+            | Kind::Unsupported
+            | Kind::Invalid
+            | Kind::Bug
     )
 }
 

@@ -138,6 +138,10 @@ impl Pool {
         let out = slot.clone();
         let task: Task = Box::new(move |pool, tx| {
             let r = f(pool, tx);
+            if let Some(e) = r.as_ref().err().filter(|e| e.is_bug()) {
+                // Half of a change may be in memory.
+                pool.stop_for_good(e.clone());
+            }
             *out.acquire() = Some((tx.txg(), r));
         });
         phase.acquire().push(task);
@@ -326,7 +330,7 @@ impl Pool {
         }
         // A checkpoint of a state that was changed in part could not be gone back to.
         if self.mos().is_dirty_in(tx.txg()) {
-            bail!(Io, "txg {} was changed before its early tasks", tx.txg());
+            bail!(Bug, "txg {} was changed before its early tasks", tx.txg());
         }
         for t in tasks {
             base::mutation::panic_point("before an early task");
@@ -442,7 +446,7 @@ impl Pool {
         let newest = own.map_or(Txg::NONE, |s| s.creation_txg);
         if newest == tx.txg() && !mutated(Mutation::SnapshotOfDirtySet) {
             bail!(
-                Io,
+                Bug,
                 "dataset {} would change after its snapshot in txg {newest}",
                 os.id()
             );
@@ -524,7 +528,7 @@ impl Pool {
             }
             pass += 1;
             if pass > MAX_PASSES {
-                bail!(Io, "txg {txg} does not converge");
+                bail!(Bug, "txg {txg} does not converge");
             }
         }
     }
@@ -593,6 +597,19 @@ impl Pool {
             // Another host may have the pool by now.
             return Err(e);
         }
+        if let Some(e) = self.space().bug() {
+            // In a request, which got the error.
+            return Err(e);
+        }
+        let root = self.mos().root();
+        if txg <= st.uberblock.txg || root.is_hole() || root.birth() > txg {
+            bail!(
+                Bug,
+                "an uberblock of txg {txg} behind one of txg {}, with a root of txg {}",
+                st.uberblock.txg,
+                root.birth()
+            );
+        }
         let (secs, _) = self.env.clock.now();
         let mut ub = st.uberblock.clone();
         ub.version = self.shared().version;
@@ -600,7 +617,7 @@ impl Pool {
         ub.guid_sum = self.tree().guid_sum();
         // Never two uberblocks that rank the same, whatever the clock does.
         ub.timestamp = secs.max(0) as u64;
-        ub.rootbp = self.mos().root();
+        ub.rootbp = root;
         ub.software_version = self.config.software_version;
         ub.checkpoint_txg = Txg::NONE;
         let multihost = self.vdevs.heart.stamp(&mut ub);

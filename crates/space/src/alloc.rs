@@ -87,7 +87,7 @@ fn order(class: Class) -> &'static [Pot] {
 impl Inner {
     pub(crate) fn try_alloc(&mut self, req: &AllocReq<'_>) -> Result<Tried> {
         if req.txg <= self.last_synced {
-            bail!(Invalid, "allocation in txg {}, which has synced", req.txg);
+            bail!(Bug, "allocation in txg {}, which has synced", req.txg);
         }
         for &pot in order(req.class) {
             if let Some(t) = self.try_pot(pot, req)? {
@@ -138,7 +138,7 @@ impl Inner {
                 let top = self.top(vdev)?;
                 if asize == 0 || asize % top.align != 0 {
                     self.undo(&got);
-                    bail!(Invalid, "size {asize} does not suit vdev {vdev}");
+                    bail!(Bug, "size {asize} does not suit vdev {vdev}");
                 }
                 if asize > largest {
                     continue;

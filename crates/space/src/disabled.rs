@@ -25,7 +25,7 @@ impl Ms {
     /// What is free. Deliberate mistakes add what is not.
     fn discardable(&self, from: u64, count: usize) -> Result<Vec<(u64, u64)>> {
         let State::Loaded(t) = &self.state else {
-            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+            bail!(Again, "metaslab at {:#x} is not loaded", self.start);
         };
         let (new, deferred) = (
             mutated(Mutation::TrimTakesNew),
@@ -115,7 +115,7 @@ impl Disabled<'_> {
     /// Free ranges from `from` on, at most `bytes` bytes and `count` ranges.
     ///
     /// # Errors
-    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    /// `Kind::Again`: the metaslab is not loaded ([`Space::ensure_loaded`]).
     pub fn free(&self, from: u64, bytes: u64, count: usize) -> Result<FreePiece> {
         let mut inner = self.space.lock();
         let top = inner.top(self.vdev)?;

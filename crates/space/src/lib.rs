@@ -43,7 +43,7 @@ pub use stats::{slop, ClassStats, MsStats, Stats, VdevStats};
 
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic, RwLockExt};
-use base::{bail, Kind, RangeSet, Result, Txg};
+use base::{bail, Error, Kind, RangeSet, Result, Txg};
 use metaslab::{Ms, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
@@ -205,7 +205,7 @@ impl Inner {
         Ok(n)
     }
 
-    /// The txgs up to `txg` that changed something. `Kind::Invalid` if some of that was never
+    /// The txgs up to `txg` that changed something. `Kind::Bug` if some of that was never
     /// taken.
     fn all_taken(&mut self, txg: Txg) -> Result<Vec<Txg>> {
         let groups: Vec<Txg> = self.dirty.range(..=txg).map(|(&t, _)| t).collect();
@@ -219,7 +219,7 @@ impl Inner {
                     .is_some_and(|p| !p.allocs.is_empty() || !p.frees.is_empty());
                 if left {
                     bail!(
-                        Invalid,
+                        Bug,
                         "changes of txg {t} in metaslab {ms} of vdev {vdev} were not written"
                     );
                 }
@@ -237,6 +237,8 @@ pub struct Space {
     /// Signalled when a metaslab is given back to allocation.
     enabled: Condvar,
     loader: RwLock<Option<Arc<dyn Loader>>>,
+    /// The first broken invariant that a call in open context met.
+    bug: Mutex<Option<Error>>,
 }
 
 impl Default for Space {
@@ -265,6 +267,7 @@ impl Space {
             loaded: Condvar::new(),
             enabled: Condvar::new(),
             loader: RwLock::new(None),
+            bug: Mutex::new(None),
         }
     }
 
@@ -441,7 +444,7 @@ impl Space {
         let free = match loader {
             Some(l) => l.load(vdev, ms),
             None => Err(base::Error::new(
-                base::Kind::Invalid,
+                base::Kind::Bug,
                 "no reader for space maps",
             )),
         };
@@ -519,10 +522,32 @@ impl Space {
 
     /// Finds and takes space. `Kind::NoSpace` when no vdev of the class (or of those it falls back
     /// to) has a contiguous region for every copy: the caller then gangs with smaller sizes.
+    ///
+    /// # Errors
+    /// `Kind::Bug`: the txg has synced, or a size or the number of copies cannot be ([`Space::bug`]).
     pub fn alloc(&self, req: &AllocReq<'_>) -> Result<Vec<Extent>> {
         base::mutation::panic_point("allocating");
+        self.noted(self.find_and_take(req))
+    }
+
+    /// The first broken invariant that an allocation or a free met. Such a call may come from a thread that serves a request, which gets
+    /// the error; no txg may be committed any more.
+    pub fn bug(&self) -> Option<Error> {
+        self.bug.acquire().clone()
+    }
+
+    fn noted<R>(&self, r: Result<R>) -> Result<R> {
+        if let Err(e) = &r {
+            if e.is_bug() {
+                self.bug.acquire().get_or_insert_with(|| e.clone());
+            }
+        }
+        r
+    }
+
+    fn find_and_take(&self, req: &AllocReq<'_>) -> Result<Vec<Extent>> {
         if req.copies == 0 || req.copies > 3 {
-            bail!(Invalid, "{} copies of a block", req.copies);
+            bail!(Bug, "{} copies of a block", req.copies);
         }
         let mut inner = self.lock();
         loop {
@@ -547,13 +572,17 @@ impl Space {
     /// refer to. Reusable at once if the allocation was not yet taken by [`Space::take_changes`];
     /// otherwise the same as [`Space::free`].
     pub fn unalloc(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
+        self.noted(self.take_back(vdev, offset, asize, txg))
+    }
+
+    fn take_back(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
         let mut inner = self.lock();
         let n = inner.locate(vdev, offset, asize)?;
         let top = inner.top(vdev)?;
         let m = &mut top.ms[n as usize];
         let end = offset + asize;
         let State::Loaded(tree) = &mut m.state else {
-            bail!(Invalid, "unalloc in a metaslab that is not loaded");
+            bail!(Bug, "unalloc in a metaslab that is not loaded");
         };
         match m.pend.get_mut(&txg) {
             Some(p) if p.allocs.contains(offset, end) && !p.frees.overlaps(offset, end) => {
@@ -581,7 +610,7 @@ impl Space {
         let top = inner.top(vdev)?;
         let m = &mut top.ms[n as usize];
         let State::Loaded(tree) = &mut m.state else {
-            bail!(Invalid, "metaslab unloaded while claiming");
+            bail!(Again, "metaslab unloaded while claiming");
         };
         if !tree.take(offset, offset + asize) {
             bail!(
@@ -615,9 +644,13 @@ impl Space {
     /// synced. `Kind::Damaged` when (part of) it is free already; nothing changes then.
     pub fn free(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
         base::mutation::panic_point("freeing space");
+        self.noted(self.give_back(vdev, offset, asize, txg))
+    }
+
+    fn give_back(&self, vdev: u64, offset: u64, asize: u64, txg: Txg) -> Result<()> {
         let mut inner = self.lock();
         if txg <= inner.last_synced {
-            bail!(Invalid, "free in txg {txg}, which has synced");
+            bail!(Bug, "free in txg {txg}, which has synced");
         }
         let n = inner.locate(vdev, offset, asize)?;
         let top = inner.top(vdev)?;
@@ -707,7 +740,7 @@ impl Space {
     }
 
     /// `txg` was empty and was not written: deferred ranges stay deferred, since the states that use
-    /// them are still the newest on disk. `Kind::Invalid` if changes of it were never taken.
+    /// them are still the newest on disk. `Kind::Bug` if changes of it were never taken.
     pub fn sync_skipped(&self, txg: Txg) -> Result<()> {
         let mut inner = self.lock();
         inner.all_taken(txg)?;
@@ -724,7 +757,7 @@ impl Space {
     }
 
     /// The uberblock of `txg` is on disk: its frees become deferred, those deferred two txgs ago
-    /// become allocatable. `Kind::Invalid` if changes of this or an older txg were never taken;
+    /// become allocatable. `Kind::Bug` if changes of this or an older txg were never taken;
     /// nothing moves then.
     pub fn sync_done(&self, txg: Txg) -> Result<()> {
         base::mutation::panic_point("giving out what was freed");
@@ -777,7 +810,7 @@ impl Space {
     /// on disk or is being written. None of them can be given to another block before two further txgs have synced.
     ///
     /// # Errors
-    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    /// `Kind::Again`: the metaslab is not loaded ([`Space::ensure_loaded`]).
     pub fn settled(&self, vdev: u64, ms: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         self.lock().ms(vdev, ms)?.settled(from, to)
     }
@@ -786,7 +819,7 @@ impl Space {
     /// [`Space::take_changes`] or not.
     ///
     /// # Errors
-    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    /// `Kind::Again`: the metaslab is not loaded ([`Space::ensure_loaded`]).
     pub fn in_use(&self, vdev: u64, ms: u64) -> Result<RangeSet> {
         self.lock().ms(vdev, ms)?.in_use()
     }
@@ -795,7 +828,7 @@ impl Space {
     /// not yet to be used again.
     ///
     /// # Errors
-    /// `Kind::Invalid`: the metaslab is not loaded ([`Space::ensure_loaded`]).
+    /// `Kind::Again`: the metaslab is not loaded ([`Space::ensure_loaded`]).
     pub fn withheld(&self, vdev: u64, ms: u64, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         self.lock().ms(vdev, ms)?.withheld(from, to)
     }

@@ -276,7 +276,7 @@ impl Ms {
     /// See [`crate::Space::free_ranges`].
     pub fn recorded_free(&self) -> Result<RangeSet> {
         let State::Loaded(t) = &self.state else {
-            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+            bail!(Again, "metaslab at {:#x} is not loaded", self.start);
         };
         let mut out = RangeSet::new();
         for (s, e) in t.iter() {
@@ -300,7 +300,7 @@ impl Ms {
     /// See [`crate::Space::settled`].
     pub fn settled(&self, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         let State::Loaded(t) = &self.state else {
-            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+            bail!(Again, "metaslab at {:#x} is not loaded", self.start);
         };
         let (from, to) = (from.max(self.start), to.min(self.end));
         let mut out = RangeSet::new();
@@ -322,7 +322,7 @@ impl Ms {
     /// See [`crate::Space::in_use`].
     pub fn in_use(&self) -> Result<RangeSet> {
         let State::Loaded(t) = &self.state else {
-            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+            bail!(Again, "metaslab at {:#x} is not loaded", self.start);
         };
         let mut out = RangeSet::new();
         out.insert(self.start, self.end);
@@ -338,7 +338,7 @@ impl Ms {
     /// See [`crate::Space::withheld`].
     pub fn withheld(&self, from: u64, to: u64) -> Result<Vec<(u64, u64)>> {
         let State::Loaded(t) = &self.state else {
-            bail!(Invalid, "metaslab at {:#x} is not loaded", self.start);
+            bail!(Again, "metaslab at {:#x} is not loaded", self.start);
         };
         let (from, to) = (from.max(self.start), to.min(self.end));
         let mut free = RangeSet::new();

@@ -367,7 +367,7 @@ fn groups_that_are_not_on_disk_give_nothing_back() {
     space.free(e.vdev, e.offset, e.asize, Txg::new(11)).unwrap();
     assert_eq!(
         space.sync_skipped(Txg::new(11)).unwrap_err().kind,
-        Kind::Invalid
+        Kind::Bug
     );
     sync(&space, 11);
     for txg in 12..20 {
@@ -388,7 +388,7 @@ fn groups_that_are_not_on_disk_give_nothing_back() {
             .free(e.vdev, e.offset, e.asize, Txg::new(23))
             .unwrap_err()
             .kind,
-        Kind::Invalid
+        Kind::Bug
     );
 }
 
@@ -399,10 +399,7 @@ fn changes_come_once_and_must_be_taken() {
     let a = one(&space, 5, 8192).unwrap();
     // The next txg is open already.
     let b = one(&space, 6, 4096).unwrap();
-    assert_eq!(
-        space.sync_done(Txg::new(5)).unwrap_err().kind,
-        Kind::Invalid
-    );
+    assert_eq!(space.sync_done(Txg::new(5)).unwrap_err().kind, Kind::Bug);
     let c = space.take_changes(Txg::new(5));
     assert_eq!(c.len(), 1);
     assert_eq!(
@@ -416,7 +413,7 @@ fn changes_come_once_and_must_be_taken() {
     assert!(c[0].allocs.is_empty());
     assert_eq!(c[0].frees.total(), 8192);
     space.sync_done(Txg::new(5)).unwrap();
-    assert_eq!(one(&space, 5, 4096).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(one(&space, 5, 4096).unwrap_err().kind, Kind::Bug);
     let c = space.take_changes(Txg::new(6));
     assert_eq!(
         c[0].allocs.iter().collect::<Vec<_>>(),
@@ -793,7 +790,7 @@ fn group_alignment() {
         n += 1;
     }
     assert!(n >= 8 * 84, "{n}");
-    assert_eq!(one(&space, 4, 4096).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(one(&space, 4, 4096).unwrap_err().kind, Kind::Bug);
 }
 
 /// With edges every 24 MiB: one in the middle of the second metaslab, the others at ends of metaslabs.

@@ -115,7 +115,7 @@ impl Objset {
                     continue;
                 }
                 if data.stored().is_some() {
-                    bail!(Damaged, "a block written early has no place");
+                    bail!(Bug, "a block written early has no place");
                 }
                 bytes += job.f.block_size;
                 outs.push(Out {

@@ -125,7 +125,7 @@ impl Pool {
         let piece = match disabled.free(from, (most / unit * unit).max(unit), RANGES) {
             Ok(piece) => piece,
             // It was dropped from memory meanwhile.
-            Err(e) if e.kind == Kind::Invalid => return true,
+            Err(e) if e.kind == Kind::Again => return true,
             Err(_) => return false,
         };
         let bytes: u64 = piece.ranges.iter().map(|(s, e)| e - s).sum();

@@ -111,3 +111,31 @@ fn what_an_early_task_changes_is_on_disk_when_it_returns() {
         .early_task(|_, _| -> base::Result<()> { base::bail!(Invalid, "no") });
     assert_eq!(failed.unwrap_err().kind, base::Kind::Invalid);
 }
+
+/// A task finds that an invariant is broken: nothing of its txg is committed, and the caller learns that it is no error of its own.
+#[test]
+fn a_broken_invariant_in_a_task_stops_the_pool() {
+    let w = World::new();
+    let before = w.pool.synced_txg();
+    let r = w
+        .pool
+        .task(|_, _| -> base::Result<()> { base::bail!(Bug, "two and two are five") });
+    let e = r.unwrap_err();
+    assert_eq!((e.kind, e.errno()), (base::Kind::Bug, 131));
+    assert!(w.pool.task(|_, _| Ok(())).is_err());
+    assert_eq!(w.pool.synced_txg(), before);
+    sim::rig::check(&w.open(&w.image())).unwrap();
+}
+
+/// The same in a thread that serves a request: no later txg is committed.
+#[test]
+fn a_broken_invariant_of_the_allocator_stops_the_pool() {
+    let w = World::new();
+    let before = w.pool.synced_txg();
+    let e = w.pool.space().free(0, 0, 4096, base::Txg::INITIAL);
+    assert_eq!(e.unwrap_err().kind, base::Kind::Bug);
+    assert!(w.pool.task(|_, _| Ok(())).is_err());
+    assert!(w.pool.suspended().is_some());
+    assert_eq!(w.pool.synced_txg(), before);
+    sim::rig::check(&w.open(&w.image())).unwrap();
+}

@@ -1,6 +1,6 @@
 //! Findings of an audit: what is wrong, and where.
 
-use base::Error;
+use base::{Damage, Error};
 use disk::BlkPtr;
 use std::fmt;
 
@@ -115,6 +115,27 @@ pub enum Finding {
         /// Byte behind the last one.
         end: u64,
     },
+}
+
+impl Finding {
+    /// Its number in the registry.
+    pub fn damage(&self) -> Damage {
+        match self {
+            Finding::Unreadable { copy: None, .. } => Damage::BlockUnreadable,
+            Finding::Unreadable { copy: Some(_), .. } => Damage::CopyUnreadable,
+            Finding::Malformed { origin, .. } => match origin {
+                Origin::Block(_) => Damage::BlockMalformed,
+                Origin::Object { .. } => Damage::ObjectMalformed,
+                Origin::Objset(_) => Damage::ObjsetMalformed,
+                Origin::Dataset(_) => Damage::DatasetMalformed,
+                Origin::Log => Damage::LogMalformed,
+                Origin::Directory(_) => Damage::DirectoryMalformed,
+            },
+            Finding::Shared { .. } => Damage::SpaceShared,
+            Finding::Leaked { .. } => Damage::SpaceLeaked,
+            Finding::Free { .. } => Damage::SpaceFree,
+        }
+    }
 }
 
 impl fmt::Display for Finding {

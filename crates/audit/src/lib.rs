@@ -84,7 +84,8 @@ impl Outcome {
         if self.count == 0 {
             return Ok(());
         }
-        let mut lines: Vec<String> = self.findings.iter().map(Finding::to_string).collect();
+        let line = |f: &Finding| format!("{}: {f}", f.damage());
+        let mut lines: Vec<String> = self.findings.iter().map(line).collect();
         let more = self.count - lines.len() as u64;
         if more > 0 {
             lines.push(format!("... and {more} more"));

@@ -1,6 +1,7 @@
 //! Defects made on purpose are found, each as the finding it is.
 
 use audit::{At, Finding, Outcome, Verify};
+use base::mutation::{mutate, Mutation};
 use disk::label::DATA_START;
 use disk::{BlkPtr, DnodePhys, ObjType};
 use env_sim::MemDisk;
@@ -150,4 +151,27 @@ fn a_block_whose_space_is_free_is_found() {
         }
         ref f => panic!("{f}"),
     }
+}
+
+/// A traversal that passes blocks over, and a judge that passes leaks over, are told apart from right ones.
+#[test]
+fn mistakes_of_traversal_and_judge_are_found() {
+    let s = sample();
+    let judged = |mistake| {
+        mutate(mistake);
+        let o = audit(&s, Verify::Nothing);
+        mutate(None);
+        o
+    };
+    assert_eq!(judged(None).count, 0);
+    let o = judged(Some(Mutation::WalkPassesFirst));
+    let leaks = |f: &Finding| f.damage() == base::Damage::SpaceLeaked;
+    assert!(o.findings.iter().any(leaks), "{:?}", o.findings);
+    s.pool
+        .task(|pool, tx| pool.zio().alloc_log(8192, tx.txg()).map(drop))
+        .unwrap();
+    s.pool.sync().unwrap();
+    let o = judged(None);
+    assert!(o.verdict().unwrap_err().starts_with("D21 space-leaked: "));
+    assert_eq!(judged(Some(Mutation::LeaksPassed)).count, 0);
 }

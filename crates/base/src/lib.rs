@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod cancel;
+pub mod damage;
 pub mod data;
 pub mod error;
 pub mod keep;
@@ -16,6 +17,7 @@ pub mod sync;
 pub mod txg;
 pub mod waits;
 
+pub use damage::Damage;
 pub use data::Data;
 pub use error::{io_text, Cause, Error, Kind, Result};
 pub use per_txg::PerTxg;

@@ -160,10 +160,16 @@ pub enum Mutation {
     ControlKeepsOpen,
     /// Clients are not told of the names that a rollback or a receive has changed.
     NamesUnpublished,
+    /// A traversal passes over the first block below each indirect block.
+    WalkPassesFirst,
+    /// The judge of space says nothing of leaks.
+    LeaksPassed,
+    /// An activity check goes on though another host has written.
+    ActivityPassed,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 78] = [
+pub const MUTATIONS: [Mutation; 81] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -242,6 +248,9 @@ pub const MUTATIONS: [Mutation; 78] = [
     Mutation::IdOfAnyGeneration,
     Mutation::ControlKeepsOpen,
     Mutation::NamesUnpublished,
+    Mutation::WalkPassesFirst,
+    Mutation::LeaksPassed,
+    Mutation::ActivityPassed,
 ];
 
 #[cfg(feature = "mutations")]

@@ -1,5 +1,6 @@
 //! Two hosts and one pool with the property `multihost`.
 
+use base::mutation::{mutate, Mutation};
 use base::{Kind, Txg};
 use disk::feature;
 use dsl::PropValue;
@@ -225,4 +226,21 @@ fn switched_off_it_leaves_nothing_to_wait_for() {
         .unwrap();
     pool.close().unwrap();
     assert!(w.begin(2, true).unwrap().is_none());
+}
+
+/// A check that does not see what another host writes lets two hosts have the pool.
+#[test]
+fn a_check_that_overlooks_the_other_host_is_found() {
+    let w = World::new();
+    let first = w.protected();
+    let check = |mistake| {
+        mutate(mistake);
+        let r = w.check(2, || {
+            first.heartbeat();
+        });
+        mutate(None);
+        r.map(|_| ())
+    };
+    assert_eq!(check(None).unwrap_err().kind, Kind::Busy);
+    assert!(check(Some(Mutation::ActivityPassed)).is_ok());
 }

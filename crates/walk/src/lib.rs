@@ -27,6 +27,7 @@ mod zbookmark;
 
 pub use zbookmark::{Shape, Zbookmark, DESTROYED_OBJSET, META_DNODE, ROOT_LEVEL, SPILL_BLKID};
 
+use base::mutation::{mutated, Mutation};
 use base::{Block, Error, Result, Txg};
 use disk::dnode::{DNODES_PER_BLOCK, DNODE_SIZE};
 use disk::objset::ObjsetPhys;
@@ -72,6 +73,14 @@ impl Problem {
     pub fn error(&self) -> &Error {
         match self {
             Problem::Unreadable(e) | Problem::Malformed(e) => e,
+        }
+    }
+
+    /// Its number in the registry.
+    pub fn damage(&self) -> base::Damage {
+        match self {
+            Problem::Unreadable(_) => base::Damage::BlockUnreadable,
+            Problem::Malformed(_) => base::Damage::BlockMalformed,
         }
     }
 }
@@ -457,7 +466,8 @@ impl<'a> Walker<'a> {
         // Children that are metadata are read by the traversal itself, so they are asked for together.
         let metadata = at.level > 1 || at.object == META_DNODE;
         let count = b.len() / BP_SIZE;
-        for i in 0..count {
+        let first = usize::from(mutated(Mutation::WalkPassesFirst));
+        for i in first..count {
             if metadata && i % AHEAD == 0 {
                 self.read_ahead(&b, i..count.min(i + AHEAD));
             }

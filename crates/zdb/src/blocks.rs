@@ -3,7 +3,7 @@
 use crate::fmt::{self, DEFERRED, OTHER, ROWS, TOTAL};
 use crate::{spaces, Session};
 use audit::{Audit, Finding, Row, Sum, Totals, Verify};
-use base::{Error, Kind, Result};
+use base::{Damage, Error, Kind, Result};
 use disk::ObjType;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -60,6 +60,25 @@ fn more(count: usize, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// How many findings there are of each kind in the registry of damage.
+type Kinds = BTreeMap<Damage, u64>;
+
+fn noted(kinds: &mut Kinds, f: Finding) -> Finding {
+    *kinds.entry(f.damage()).or_default() += 1;
+    f
+}
+
+/// The kinds by number, as `docs/damage.md` explains them. Nothing is printed of a healthy pool.
+fn print_kinds(kinds: &Kinds, out: &mut dyn Write) -> Result<()> {
+    if !kinds.is_empty() {
+        writeln!(out, "\nDamage by kind:\n")?;
+    }
+    for (kind, n) in kinds {
+        writeln!(out, "\t{kind}: {n}")?;
+    }
+    Ok(())
+}
+
 /// Walks and reports.
 pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
     let (depth, times, compare) = (s.depth('b'), s.times('c'), !s.has('L'));
@@ -80,9 +99,10 @@ pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
     let mut audit = Audit::new(&s.pool, verify);
     let (mut broken, mut shared) = (Lines::default(), Lines::default());
     let mut counts: BTreeMap<i32, u64> = BTreeMap::new();
+    let mut kinds: Kinds = BTreeMap::new();
     let mut unreadable = 0;
     let mut written: Result<()> = Ok(());
-    audit.traverse(&mut |f| match f {
+    audit.traverse(&mut |f| match noted(&mut kinds, f) {
         Finding::Unreadable { at, copy, error } => {
             unreadable += 1;
             let errno = errno(&error);
@@ -111,12 +131,13 @@ pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
     }
     broken.print("error", out)?;
     shared.print("space in use twice", out)?;
-    let leaked = compare && print_leaks(&audit, all, out)?;
+    let leaked = compare && print_leaks(&audit, all, &mut kinds, out)?;
     Printer {
         s,
         totals: audit.totals(),
     }
     .report(depth, out)?;
+    print_kinds(&kinds, out)?;
     if leaked || shared.count > 0 || broken.count > 0 {
         s.fail(2);
     } else if unreadable > 0 {
@@ -126,10 +147,11 @@ pub fn walk(s: &Session, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Compares with the space maps; whether they differ.
-fn print_leaks(audit: &Audit, all: bool, out: &mut dyn Write) -> Result<bool> {
+fn print_leaks(audit: &Audit, all: bool, kinds: &mut Kinds, out: &mut dyn Write) -> Result<bool> {
     let mut lines = 0;
     let mut written: Result<()> = Ok(());
     let sums = audit.compare(&mut |f| {
+        let f = noted(kinds, f);
         lines += 1;
         if written.is_ok() && (lines <= MOST || all) {
             written = writeln!(out, "{f}").map_err(Error::from);

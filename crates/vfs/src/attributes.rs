@@ -130,7 +130,7 @@ impl Door {
         };
         drop(zfs);
         self.publish(&[match wanted.size {
-            Some(_) => Change::Content(node),
+            Some(_) => Change::Size(node),
             None => Change::Attributes(node),
         }]);
         Ok(attrs)

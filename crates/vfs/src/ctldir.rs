@@ -149,6 +149,19 @@ pub fn is_dir_ino(ino: u64) -> bool {
     ino == INO_ROOT
 }
 
+impl Dir {
+    /// The directory of a number.
+    pub const fn of_number(n: u64) -> Option<Dir> {
+        match n {
+            1 => Some(Dir::Root),
+            2 => Some(Dir::Shares),
+            3 => Some(Dir::Snapshots),
+            4 => Some(Dir::Volumes),
+            _ => None,
+        }
+    }
+}
+
 /// Node id of a directory.
 pub const fn dir_id(dir: Dir) -> u64 {
     OURS | dir as u64
@@ -196,6 +209,11 @@ impl Tree {
             true => OURS | self.number << OBJECT_BITS | object,
             false => 0,
         }
+    }
+
+    /// Which dataset it is.
+    pub(crate) fn key(&self) -> Key {
+        self.key
     }
 
     /// Inode number of one of its objects.
@@ -265,13 +283,7 @@ impl Ctldir {
         let number = (id & !OURS) >> OBJECT_BITS;
         let object = id & OBJECT_MASK;
         if number == 0 {
-            return Ok(Node::Dir(match object {
-                1 => Dir::Root,
-                2 => Dir::Shares,
-                3 => Dir::Snapshots,
-                4 => Dir::Volumes,
-                _ => return Err(Kind::Stale.into()),
-            }));
+            return Ok(Node::Dir(Dir::of_number(object).ok_or(Kind::Stale)?));
         }
         let stale = |e: base::Error| match e.kind {
             Kind::NotFound => Kind::Stale.into(),
@@ -409,6 +421,24 @@ impl Ctldir {
         let name = std::str::from_utf8(name).map_err(|_| Kind::NotFound)?;
         let key = self.from.find(name)?;
         self.open(key, self.number(key)?)
+    }
+
+    /// The snapshot of that key, opened, if the directory shows one.
+    pub(crate) fn shown(&self, key: Key) -> Result<Arc<Tree>> {
+        let known = self.numbers.acquire_read().known.get(&key).copied();
+        let number = match known {
+            Some(number) => number,
+            // A key of another dataset must not be opened, and none that is made up be kept.
+            None if self.shows(key)? => self.number(key)?,
+            None => return Err(Kind::Stale.into()),
+        };
+        self.open(key, number)
+    }
+
+    fn shows(&self, key: Key) -> Result<bool> {
+        let list = self.from.list()?;
+        let name = list.iter().find(|(_, object)| *object == key.object);
+        Ok(name.is_some_and(|(name, _)| self.from.find(name).is_ok_and(|k| k == key)))
     }
 
     /// Volume beside the file systems below this one, or a snapshot of it, by the last part of its

@@ -43,7 +43,7 @@ impl Door {
                 let opened = self.open_object(by, (&zfs, &z), node, how);
                 drop(zfs);
                 if how.truncate && opened.is_ok() {
-                    self.publish(&[Change::Content(node)]);
+                    self.publish(&[Change::Size(node)]);
                 }
                 return opened.inspect_err(|_| self.nodes.closed(node));
             }

@@ -56,7 +56,7 @@ impl Door {
         }
     }
 
-    fn dir_entry(&self, dir: Dir) -> Entry {
+    pub(crate) fn dir_entry(&self, dir: Dir) -> Entry {
         Entry {
             node: ctldir::dir_id(dir),
             generation: 0,
@@ -67,7 +67,7 @@ impl Door {
     }
 
     /// An object of a snapshot; its root, which a name of the control directory leads to, may go.
-    fn file_entry(&self, t: &Tree, z: &Arc<Znode>) -> Result<Entry> {
+    pub(crate) fn file_entry(&self, t: &Tree, z: &Arc<Znode>) -> Result<Entry> {
         let node = match t.enter(z) {
             // The object number does not fit into a node id.
             0 => return Err(Kind::Overflow.into()),

@@ -20,7 +20,8 @@
 //!
 //! Start reading at [`Door`] (`door.rs`, what all operations need); then `operations.rs`, what each request turns into.
 //! `attributes.rs`, `data.rs` and `directories.rs` have the operations that take more than a line, `ctldir.rs` is `.zfs`, `nodes.rs`
-//! the ids, `listings.rs` what clients keep of directories that they open without asking, `publish.rs` what doors tell each other, `suspension.rs` the suspension of a file system in service.
+//! the ids, `listings.rs` what clients keep of directories that they open without asking, `publish.rs` what doors tell each other, `suspension.rs` the suspension of a file system in service,
+//! `places.rs` what file handles that outlive a door mean.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -41,6 +42,7 @@ mod nodes;
 mod of_head;
 mod operations;
 mod page_reads;
+mod places;
 mod power;
 mod publish;
 mod snapshots;
@@ -57,6 +59,7 @@ pub use ctldir::{dir_id, is_ours, Ctldir, Dir, NAME};
 pub use door::{Door, Served};
 pub use nodes::{set_limit, ROOT};
 pub use of_head::OfHead;
+pub use places::Place;
 pub use power::CAPABILITIES;
 pub use snapshots::{Content, Figures, Key, Snapdir, Snapshots, Volume};
 pub use subscriber::{Nothing, Subscriber, Truth};

@@ -386,6 +386,28 @@ impl Nodes {
         }
     }
 
+    /// A regular file has another size or other times than clients keep of it. The node is retired, at once or, if it is open,
+    /// with its last open description; whether it was. None: it is no regular file, or retired already.
+    pub(crate) fn outdate(&self, id: u64) -> Option<bool> {
+        let mut s = self.shard(id).acquire();
+        let k = s.known.get_mut(&id)?;
+        if k.what != What::Regular || k.retired {
+            return None;
+        }
+        k.untrue = true;
+        if k.opens > 0 {
+            return Some(false);
+        }
+        // Under the lock: whoever opens it meanwhile opens its successor.
+        k.retired = true;
+        let generation = k.generation;
+        drop(s);
+        if let Some(object) = self.object(id) {
+            self.retire(id, object, generation);
+        }
+        Some(true)
+    }
+
     /// An object has lost its last link: if a client knows it, it stays until forgotten.
     pub fn pin(&self, z: &Arc<Znode>) {
         let generation = z.gen as u32;

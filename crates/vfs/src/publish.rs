@@ -3,12 +3,15 @@
 //! 1. A request publishes after it has left the gate, and asks before it enters: a client that is told, or asked, may send requests
 //!    that wait there.
 //! 2. A door is not told of what came through it: its clients know.
-//! 3. A client with a write-back cache of its own that keeps sizes of files ([`Door::keeps_times`]) is told that the attributes have
-//!    changed, and need not believe it. So two doors to one file system through which the same file is written at the same time
-//!    want clients that do not.
+//! 3. A client with a write-back cache that keeps sizes and times of regular files ([`Door::keeps_times`]) believes nobody else about
+//!    them. So the node of a file that another door has changed is retired: who comes by its name gets another node, with what is
+//!    true. One that is open goes on: what it lacks at the end is put into the client's cache, and it is retired with its last open
+//!    description. If another door has cut it off it is retired at once, and open descriptions of it fail with ESTALE.
 
 use crate::door::Door;
 use crate::nodes::ROOT;
+use crate::subscriber::Subscriber;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// What a request has changed, by the ids of its own door.
@@ -18,6 +21,8 @@ pub(crate) enum Change<'a> {
     Attributes(u64),
     /// The content of a node, and so its attributes.
     Content(u64),
+    /// The size of a file was set, and so its content and attributes changed.
+    Size(u64),
     /// A name of a directory, and so the directory and what the name leads to.
     Name(u64, &'a [u8]),
 }
@@ -50,19 +55,62 @@ impl Door {
     #[cold]
     fn tell_others(&self, changes: &[Change<'_>]) {
         for change in changes {
-            let (Change::Attributes(node) | Change::Content(node) | Change::Name(node, _)) =
-                *change;
+            let (Change::Attributes(node)
+            | Change::Content(node)
+            | Change::Size(node)
+            | Change::Name(node, _)) = *change;
             self.others(node, |d, id| {
                 let Some(clients) = d.clients() else { return };
                 match change {
                     Change::Attributes(_) => clients.attributes(id),
-                    Change::Content(_) => clients.content(id, None),
+                    Change::Content(_) | Change::Size(_) => clients.content(id, None),
                     Change::Name(_, name) => {
                         clients.name(id, name);
                         clients.content(id, None);
                     }
                 }
+                if !matches!(change, Change::Name(..)) {
+                    d.outdate(&**clients, id, matches!(change, Change::Size(_)));
+                }
             });
+        }
+    }
+
+    /// Clients that keep size and times of a node by themselves get a new node, as soon as may be.
+    fn outdate(&self, clients: &dyn Subscriber, id: u64, cut: bool) {
+        if !self.keeps_times.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.nodes.outdate(id) {
+            // Who asks for attributes is told that it is stale, and comes by its name again.
+            Some(true) => clients.attributes(id),
+            Some(false) if cut => {
+                if let Some((object, generation)) = self.nodes.object_of(id) {
+                    self.nodes.retire(id, object, generation);
+                }
+                clients.attributes(id);
+            }
+            Some(false) => self.grow_at(clients, id),
+            None => {}
+        }
+    }
+
+    /// Puts the last byte of an open file into the cache of clients: they know then that it is as long.
+    fn grow_at(&self, clients: &dyn Subscriber, id: u64) {
+        let mut last = [0];
+        let end = {
+            let Some(zfs) = self.served.gate.try_enter() else {
+                return;
+            };
+            let Ok(z) = self.nodes.get(&zfs, id) else {
+                return;
+            };
+            let size = z.size();
+            let read = size > 0 && zfs.read(&z, size - 1, &mut last).is_ok_and(|n| n == 1);
+            read.then(|| size - 1)
+        };
+        if let Some(end) = end {
+            clients.grow(id, end, &last);
         }
     }
 

@@ -41,6 +41,7 @@ pub mod process;
 pub mod rations;
 pub mod registry;
 pub mod setters;
+pub mod shares;
 mod streams;
 pub mod suspended;
 pub mod values;

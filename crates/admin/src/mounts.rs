@@ -5,6 +5,7 @@ use crate::errors;
 use crate::head::{zpl_props, Head};
 use crate::registry::{Admin, PoolEntry};
 use crate::setters;
+use crate::shares::{self, Share};
 use crate::values;
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
@@ -36,6 +37,8 @@ pub struct Mounted {
     temporary: Mutex<Vec<(String, String)>>,
     /// What the door was told last.
     options: Mutex<MountOptions>,
+    /// How it is shared over NFS, if it is.
+    share: Mutex<Option<Arc<Share>>>,
 }
 
 impl Deref for Mounted {
@@ -121,7 +124,27 @@ pub fn mount(mut m: Mounting<'_>) -> Result<()> {
     }
     // Unmounted by somebody else, or lazily; files of it may be open.
     m.still = there.filter(|m| !m.mount.wait_if_gone());
-    m.admin.door.mount(m)
+    let (admin, entry, object) = (m.admin, m.entry, m.ds.object());
+    admin.door.mount(m)?;
+    begin_to_share(admin, entry, object);
+    Ok(())
+}
+
+/// Shares a file system that was just mounted, as its property says. What cannot be shared is told in the log.
+fn begin_to_share(admin: &Admin, entry: &PoolEntry, object: u64) {
+    let Some(m) = entry.mounted(object) else {
+        return;
+    };
+    let share = shares::wanted(&m.ds).and_then(|share| match (share, admin.sharer()) {
+        (Some(share), Some(sharer)) => sharer.check(&share).map(|()| Some(share)),
+        (share, _) => Ok(share),
+    });
+    match share {
+        Ok(None) => return,
+        Ok(share) => drop(m.set_share(share.map(Arc::new))),
+        Err(e) => tracing::warn!("{} is not shared: {e}", m.ds.full_name()),
+    }
+    admin.shares_will_change();
 }
 
 impl Admin {
@@ -238,7 +261,18 @@ impl Mounted {
             mount,
             temporary: Mutex::new(temporary),
             options: Mutex::new(options),
+            share: Mutex::default(),
         })
+    }
+
+    /// How it is shared over NFS, if it is.
+    pub fn share(&self) -> Option<Arc<Share>> {
+        self.share.acquire().clone()
+    }
+
+    /// It is shared so from now on, or not at all; how it was before.
+    pub(crate) fn set_share(&self, share: Option<Arc<Share>>) -> Option<Arc<Share>> {
+        std::mem::replace(&mut *self.share.acquire(), share)
     }
 
     /// Mounts it again as it was.

@@ -4,6 +4,7 @@ use crate::abandoned::Abandoned;
 use crate::door::Door;
 use crate::mounts::Mounted;
 use crate::process::Process;
+use crate::shares::Sharer;
 use crate::{cancel, parallel, values, Answer};
 use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{Error, Kind, Result};
@@ -14,7 +15,7 @@ use pool::Pool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
 use std::time::Duration;
 
 /// Where things are.
@@ -189,6 +190,8 @@ pub struct Admin {
     pub(crate) claims: crate::claims::Claims,
     /// The process is about to end: no pool comes into service any more.
     ending: AtomicBool,
+    /// Serves shares.
+    sharer: OnceLock<Arc<dyn Sharer>>,
 }
 
 impl PoolEntry {
@@ -358,6 +361,12 @@ impl PoolEntry {
         v
     }
 
+    /// A mount of which this is true.
+    pub fn find_mount(&self, is_it: &dyn Fn(&Mounted) -> bool) -> Option<Arc<Mounted>> {
+        let mounts = self.mounts.acquire();
+        mounts.values().find(|m| is_it(m)).cloned()
+    }
+
     /// Registers a mount, in place of an older one of the same dataset.
     pub fn add_mount(&self, m: Arc<Mounted>) {
         self.mounts.acquire().insert(m.object, m);
@@ -389,8 +398,34 @@ impl Admin {
             pools: Mutex::default(),
             claims: Default::default(),
             ending: AtomicBool::new(false),
+            sharer: OnceLock::new(),
             recorded: Mutex::default(),
         })
+    }
+
+    /// Who serves shares from now on. The first one set stays.
+    pub fn set_sharer(&self, sharer: Arc<dyn Sharer>) {
+        let _ = self.sharer.set(sharer);
+    }
+
+    /// Who serves shares.
+    pub fn sharer(&self) -> Option<&Arc<dyn Sharer>> {
+        self.sharer.get()
+    }
+
+    /// Has clients see what is shared now.
+    ///
+    /// # Errors
+    /// Why they may not.
+    pub fn shares_changed(&self) -> Result<()> {
+        self.sharer.get().map_or(Ok(()), |s| s.changed())
+    }
+
+    /// A mount has come or gone.
+    pub fn shares_will_change(&self) {
+        if let Some(sharer) = self.sharer.get() {
+            sharer.will_change();
+        }
     }
 
     /// All pools, by name.

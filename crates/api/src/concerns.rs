@@ -42,7 +42,8 @@ impl Request {
             | Request::EventsClear {}
             | Request::Events { pool: None, .. }
             | Request::MountAll { root: None, .. }
-            | Request::UnmountAll { .. } => Concerns::Anything,
+            | Request::UnmountAll { .. }
+            | Request::ShareAll { .. } => Concerns::Anything,
             Request::MountList {} => Concerns::EveryPool,
             Request::PoolGet(get) => names(&get.pools),
             Request::DatasetGet(get) => names(&get.roots),
@@ -54,7 +55,11 @@ impl Request {
                 token: Some(_),
                 ..
             }) if target.is_empty() => Concerns::Token,
-            Request::Unmount { target, .. } if target.starts_with('/') => {
+            Request::Unmount { target, .. }
+            | Request::Share { target }
+            | Request::Unshare { target }
+                if target.starts_with('/') =>
+            {
                 Concerns::MountPoint(target)
             }
             Request::PoolDestroy { pool: name, .. }
@@ -91,6 +96,8 @@ impl Request {
                 root: Some(name), ..
             }
             | Request::Unmount { target: name, .. }
+            | Request::Share { target: name }
+            | Request::Unshare { target: name }
             | Request::VolumeRead { volume: name, .. }
             | Request::FileRead { dataset: name, .. }
             | Request::Permissions { dataset: name }

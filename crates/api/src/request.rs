@@ -510,6 +510,22 @@ pub enum Request {
         force: bool,
     },
 
+    /// Answered by `Done`. `target` is a file system or the path of a mount point: it is shared as its property `sharenfs` says.
+    Share {
+        /// See above.
+        target: String,
+    },
+    /// Answered by `Done`. It is not shared any more, until it is mounted again.
+    Unshare {
+        /// As for `Share`.
+        target: String,
+    },
+    /// Answered by `Batch`: everything that is mounted is shared, or not shared any more.
+    ShareAll {
+        /// Shared.
+        share: bool,
+    },
+
     /// Answered by `Done`. Devices have these faults from now on, and no others. Only daemons built
     /// for tests can do this.
     SetFaults {

@@ -37,6 +37,7 @@ pub static DAEMON: Sub = Sub {
         long_arg("multihost-import-intervals", "count", "How many intervals an import watches such a pool for another host that uses it, where the pool does not say how long is enough. Default: 20."),
         long_arg("event-scripts", "folder", "Run the executable files in this folder on each event (zpool events), in the order of their names, with the event in variables ZEVENT_...; those that others may write are left out. Default: none."),
         long_arg("nbd-socket", "path", "Serve the volumes of all pools as network block devices at this Unix socket: each is an export with the volume's name. Default: nbd.sock beside the control socket."),
+        long_arg("nfs-listen", "address:port", "Serve shared file systems (zfs share, property sharenfs) over NFS 3 at this address and TCP port, with the protocol of mounts on the same port; 0.0.0.0 or [::] for all addresses. Port 2049 is the usual one; above 1023 it takes no root. Default: none; the kernel's server is told of shares then, where there is one.").many(),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
         long("log-uberblocks", "Obsolete: use zdb -u."),
@@ -64,9 +65,10 @@ pub const SWITCHES: [&str; 5] = [
 ];
 
 /// Keys of `zfsrc` that take a value.
-pub const VALUES: [&str; 13] = [
+pub const VALUES: [&str; 14] = [
     "event-scripts",
     "nbd-socket",
+    "nfs-listen",
     "max-arc-size",
     "fuse-mount-options",
     "fuse-attr-timeout",
@@ -86,6 +88,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("/run/zfs-fuse/control.sock", "Control socket of root's daemon."),
     ("$XDG_RUNTIME_DIR/zfs-fuse/control.sock", "Control socket of a user's daemon; /tmp/zfs-fuse-UID/control.sock without that directory."),
     ("/run/zfs-fuse/nbd.sock, $XDG_RUNTIME_DIR/zfs-fuse/nbd.sock", "Volumes as network block devices, for root and for the user of the daemon."),
+    ("/etc/exports.d/zfs.exports", "Shares, for the kernel's NFS server: written by root's daemon without --nfs-listen."),
     ("/var/lib/zfs/zpool.cache", "Pools of root's daemon to import at start."),
     ("~/.local/state/zfs-fuse/zpool.cache", "Pools of a user's daemon to import at start."),
     ("~/zfs", "Below it a user's pools are mounted unless they have mount points of their own."),

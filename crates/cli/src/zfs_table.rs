@@ -547,20 +547,37 @@ static SUBS: &[Sub] = &[
         complete: Complete::Filesystems,
         built: true,
     },
-    later(
-        "share",
-        &[],
-        "Share file systems over the network.",
-        "-a [nfs|smb] | filesystem",
-        &[sw('l', "Load keys."), sw('a', "All.")],
-    ),
-    later(
-        "unshare",
-        &[],
-        "Stop sharing file systems.",
-        "-a [nfs|smb] | filesystem|mountpoint",
-        &[sw('a', "All.")],
-    ),
+    Sub {
+        name: "share",
+        aliases: &[],
+        about: "Share mounted file systems over NFS.",
+        operands: "-a [nfs] | filesystem|mountpoint",
+        flags: &[
+            sw('a', "All that are mounted and whose property sharenfs is not off."),
+            sw('l', "Load the keys it takes first, and mount what they are for."),
+        ],
+        text: &[
+            "A file system is shared as its property sharenfs says (zfsprops(7)), and only while it is mounted. That happens \
+             by itself when it is mounted and when the property is set; so this command is for what zfs unshare has taken away.",
+            "The server is the daemon's own, if it was started with --nfs-listen (zfs-fuse(8)). Otherwise root's daemon writes \
+             /etc/exports.d/zfs.exports and runs exportfs(8), for the server of the kernel.",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
+    Sub {
+        name: "unshare",
+        aliases: &[],
+        about: "Stop sharing file systems over NFS.",
+        operands: "-a [nfs] | filesystem|mountpoint",
+        flags: &[sw('a', "All that are shared.")],
+        text: &[
+            "Clients get ESTALE from the server of the daemon. The property sharenfs stays: when the file system is mounted the next \
+             time it is shared again.",
+        ],
+        complete: Complete::Filesystems,
+        built: true,
+    },
     Sub {
         name: "send",
         aliases: &[],

@@ -17,6 +17,7 @@ mod mount_helper;
 mod project;
 mod receive;
 mod send;
+mod share;
 mod snapshots;
 mod space;
 #[cfg(test)]
@@ -52,6 +53,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "change-key" => keys::change(args, cx),
         "mount" => mount::mount(args, cx),
         "unmount" => mount::unmount(args, cx),
+        "share" => share::share(args, cx),
+        "unshare" => share::unshare(args, cx),
         "receive" => receive::receive(args, cx),
         "holds" => look::holds(args, cx),
         "allow" => allow::allow(args, cx),

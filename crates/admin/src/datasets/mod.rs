@@ -21,6 +21,7 @@ pub mod rename;
 pub mod rights;
 pub mod send;
 pub mod set;
+pub mod share;
 pub mod snapshots;
 pub mod space;
 pub mod version;

@@ -3,6 +3,7 @@
 
 use crate::datasets::Answer;
 use crate::errors;
+use crate::shares;
 use api::ApiError;
 use base::Kind;
 use disk::feature::guid;
@@ -52,6 +53,15 @@ pub fn parse(
         props::PropValue::Text(t) if name == "mountpoint" => PropValue::Str(tidy(&t)),
         props::PropValue::Text(t) => PropValue::Str(t),
     };
+    if name == shares::PROPERTY {
+        shares::options::parse(value.text().unwrap_or_default()).map_err(|e| {
+            ApiError::reason(
+                Kind::Invalid,
+                format!("'{name}' cannot be set to invalid options"),
+            )
+            .hint(e.to_string())
+        })?;
+    }
     if name == "acltype" && value.int() == Some(2) {
         return Err(ApiError::reason(
             Kind::Unsupported,

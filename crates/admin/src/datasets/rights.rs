@@ -67,6 +67,8 @@ pub enum Action {
         /// The dataset is encrypted.
         encrypted: bool,
     },
+    /// Shared and no longer shared.
+    Share,
     /// The head of a new snapshot.
     Snapshot,
     /// User properties.
@@ -105,6 +107,7 @@ pub fn needs(action: Action) -> &'static [&'static [&'static str]] {
             raw: true,
             encrypted: true,
         } => &[&["send", "send:raw", "send:encrypted"]],
+        Action::Share => &[&["share"]],
         Action::Snapshot => &[&["snapshot"]],
         Action::UserProp => &[&["userprop"]],
     }

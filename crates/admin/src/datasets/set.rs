@@ -3,10 +3,11 @@
 use crate::datasets::mount::{self, Early, Move};
 use crate::datasets::parse::{self, Allowed};
 use crate::datasets::rights;
-use crate::datasets::{self, quota, version, volumes, Answer};
+use crate::datasets::{self, quota, share, version, volumes, Answer};
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
 use crate::setters;
+use crate::shares;
 use crate::{errors, values};
 use api::{ApiError, DatasetKind, Peer};
 use base::mutation::{mutated, Mutation};
@@ -487,6 +488,8 @@ struct Applied {
     up: Vec<Arc<Dataset>>,
     /// What is mounted stays where it is, as it is not all the caller's to unmount.
     stays: bool,
+    /// How file systems are shared has changed.
+    shares: bool,
 }
 
 impl Applied {
@@ -499,8 +502,12 @@ impl Applied {
     ) -> Answer<Option<String>> {
         let failed = mount::put_up(admin, entry, self.down, self.up, peer);
         tell_kernel(entry, &self.changed);
+        let unshared = match self.shares {
+            true => share::follow(admin, entry, &self.changed)?,
+            false => None,
+        };
         if failed.is_empty() {
-            return Ok(self.stays.then(|| STAYS.into()));
+            return Ok(unshared.or_else(|| self.stays.then(|| STAYS.into())));
         }
         let code = failed.first().map_or(Kind::Io, |(_, e)| e.kind);
         let mut e =
@@ -562,6 +569,7 @@ fn apply(
     plan.up.retain(|ds| !early.has(ds.object()));
     let down = early.with(mount::take_down(admin, entry, &plan.down, false)?);
     let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
+    let shares = !no_remount && changes.iter().any(|c| c.has(shares::PROPERTY));
     let resized = changes.iter().find(|c| c.has("volsize"));
     let resized = resized.map(|c| c.ds.object());
     let store = || {
@@ -588,6 +596,7 @@ fn apply(
         down,
         up: plan.up,
         stays,
+        shares,
     })
 }
 

@@ -140,7 +140,7 @@ pub static DATASET: &[Prop] = &[
     row("volblocksize", "VOLBLOCK", "V", Kind::Number(N::Block), Once, BlockSize, num(16384)),
     row("recordsize", "RECSIZE", "F", Kind::Number(N::Block), Inherit, Props, num(131072)),
     row("mountpoint", "MOUNTPOINT", "F", Kind::Text, Inherit, Props, text("/")),
-    only(row("sharenfs", "SHARENFS", "F", Kind::Text, Inherit, Props, text("off")), &["off"]),
+    row("sharenfs", "SHARENFS", "F", Kind::Text, Inherit, Props, text("off")),
     row("checksum", "CHECKSUM", "FV", CHECKSUM, Inherit, Props, num(1)),
     row("compression", "COMPRESS", "FV", COMPRESSION, Inherit, Props, num(1)),
     row("atime", "ATIME", "F", ON_OFF, Inherit, Props, num(1)),

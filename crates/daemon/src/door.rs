@@ -1,5 +1,6 @@
 //! The trait `Door` of `admin` implemented with FUSE mounts.
 
+use crate::nfs_slot::Slot;
 use crate::snapdir_mount::SnapdirMount;
 use admin::{door, values, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::{CondvarExt, MutexExt};
@@ -67,6 +68,8 @@ pub struct FuseMount {
     /// It goes by force: system calls on it that wait for commands end.
     forced: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
+    /// The way in for clients of NFS.
+    nfs: Arc<Slot>,
 }
 
 /// The processes that keep a mount busy, as the end of a sentence. Other users are not told what others do.
@@ -252,6 +255,7 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
         session: m.session.clone(),
         ended: m.ended.clone(),
+        nfs: m.nfs.clone(),
     };
     again.leaving.store(false, Ordering::SeqCst);
     again.forced.store(false, Ordering::SeqCst);
@@ -312,6 +316,7 @@ impl FuseDoor {
         let weak = Arc::downgrade(&adapter);
         drop(adapter);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let nfs: Arc<Slot> = Arc::default();
         let path = mount.path().to_path_buf();
         let fuse_mount = FuseMount {
             pool: pool.clone(),
@@ -332,6 +337,7 @@ impl FuseDoor {
             leaving: Arc::default(),
             forced,
             ended: ended.clone(),
+            nfs: nfs.clone(),
         };
         let mounted = Mounted::new(
             head,
@@ -355,6 +361,7 @@ impl FuseDoor {
                 if let Err(e) = &end {
                     crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
                 }
+                nfs.end();
                 let r = mounted.settle();
                 if let Err(e) = r {
                     crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
@@ -367,6 +374,9 @@ impl FuseDoor {
                 let last = last.unwrap_or(mounted);
                 let object = last.object;
                 entry2.remove_mount(object);
+                if let Some(admin) = admin.upgrade() {
+                    admin.shares_will_change();
+                }
                 // Who waits for the end may unload the key then: the head must be closed before.
                 let aborted = by_kernel && last.mount.is_in_place();
                 let last = aborted.then_some(last);
@@ -444,6 +454,16 @@ fn strerror(kind: Kind) -> &'static str {
 }
 
 impl FuseMount {
+    /// The way in for clients of NFS.
+    pub fn nfs(&self) -> &Slot {
+        &self.nfs
+    }
+
+    /// The file system in service; none after its end.
+    pub fn served(&self) -> Option<Arc<Served>> {
+        Some(self.adapter.upgrade()?.served().clone())
+    }
+
     /// Once it is gone from its place: waits until the session has ended and everything is settled.
     ///
     /// Errors: who has it, if the kernel does not let it go: somebody holds files of it open, or has it in a mount namespace

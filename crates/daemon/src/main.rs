@@ -10,9 +10,12 @@ mod door;
 mod ending_tests;
 mod faults;
 mod health_watch;
+mod kernel_exports;
 mod log;
 mod named_paths;
 mod nbd_door;
+mod nfs_door;
+mod nfs_slot;
 mod options;
 #[cfg(test)]
 mod pool_tests;
@@ -137,7 +140,9 @@ fn serve(options: Options, child: bool) -> Result<()> {
         None => None,
     };
     let nbd_socket = options.nbd_socket.clone();
+    let bound = nfs_door::bind(&options.nfs_listen)?;
     let control = Arc::new(requests::Control::start(options, stop)?);
+    let shares = nfs_door::serve(control.admin(), bound)?;
     let volumes = match &nbd_socket {
         Some(path) => Some(nbd_door::listen(control.admin(), path)?),
         None => match nbd_door::listen(control.admin(), &nbd_door::usual_path(&socket)) {
@@ -155,6 +160,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     startup::ready()?;
     stopped.wait();
     startup::notify("STOPPING=1");
+    shares.stop();
     control.shutdown();
     drop(volumes);
     // The lock goes last: who gets it next finds nothing of ours in the way.

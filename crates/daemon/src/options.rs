@@ -3,6 +3,7 @@
 use cli::args::{Bad, Parsed};
 use cli::daemon_table::{DAEMON, SWITCHES, VALUES};
 use fuse::Transport;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Options {
     pub pidfile: Option<PathBuf>,
     /// Where volumes are served, instead of the usual place.
     pub nbd_socket: Option<PathBuf>,
+    /// Where shares are served over NFS.
+    pub nfs_listen: Vec<SocketAddr>,
     /// Scripts in it are run on events.
     pub event_scripts: Option<PathBuf>,
     /// Ceiling of the cache, bytes.
@@ -222,6 +225,29 @@ fn obsolete(has: &dyn Fn(&str) -> bool) -> Vec<String> {
     .collect()
 }
 
+fn transport(word: Option<&str>) -> Result<Transport, String> {
+    match word {
+        None | Some("auto") => Ok(Transport::Auto),
+        Some("dev") => Ok(Transport::Device),
+        Some("uring") => Ok(Transport::Uring),
+        Some(text) => Err(format!("--transport: '{text}' is not auto, dev or uring")),
+    }
+}
+
+/// Addresses that the server of NFS listens at: those of the command line, else those of the file.
+fn nfs_listen(line: &Parsed, file: &Parsed) -> Result<Vec<SocketAddr>, String> {
+    let from = match line.has("nfs-listen") {
+        true => line,
+        false => file,
+    };
+    let address = |text: &str| {
+        text.parse().map_err(|_| {
+            format!("--nfs-listen: '{text}' is not ADDRESS:PORT, such as 0.0.0.0:2049 or [::]:2049")
+        })
+    };
+    from.all("nfs-listen").map(address).collect()
+}
+
 fn settle(
     line: &Parsed,
     file: &Parsed,
@@ -264,12 +290,8 @@ fn settle(
         }
     };
     warnings.extend(obsolete(&has));
-    let transport = match get("transport") {
-        None | Some("auto") => Transport::Auto,
-        Some("dev") => Transport::Device,
-        Some("uring") => Transport::Uring,
-        Some(text) => return Err(format!("--transport: '{text}' is not auto, dev or uring")),
-    };
+    let nfs_listen = nfs_listen(line, file)?;
+    let transport = transport(get("transport"))?;
     let wakeup_latency = match get("wakeup-latency") {
         None | Some("auto") => Latency::Auto,
         Some("off") => Latency::Off,
@@ -326,6 +348,7 @@ fn settle(
     Ok(Options {
         foreground: line.has("n"),
         event_scripts: get("event-scripts").map(|p| PathBuf::from(cli::run::absolute(p))),
+        nfs_listen,
         nbd_socket: get("nbd-socket").map(|p| PathBuf::from(cli::run::absolute(p))),
         pidfile: line.get("p").map(|p| PathBuf::from(cli::run::absolute(p))),
         arc_max,
@@ -396,6 +419,22 @@ mod tests {
         assert_eq!(o.wakeup_latency, Latency::Off);
         let o = options("", Some("wakeup-latency = 3"));
         assert_eq!(o.wakeup_latency, Latency::Within(3));
+        let o = options(
+            "--nfs-listen=127.0.0.1:2049 --nfs-listen [::1]:9",
+            Some("nfs-listen = 0.0.0.0:1"),
+        );
+        assert_eq!(
+            o.nfs_listen,
+            [
+                "127.0.0.1:2049".parse().unwrap(),
+                "[::1]:9".parse().unwrap()
+            ]
+        );
+        let o = options("", Some("nfs-listen = 0.0.0.0:1"));
+        assert_eq!(o.nfs_listen, ["0.0.0.0:1".parse().unwrap()]);
+        assert!(
+            matches!(run("--nfs-listen=host:1", None), Asked::Wrong(w) if w.contains("ADDRESS:PORT"))
+        );
         let o = options("--transport=dev", Some("transport = uring"));
         assert_eq!(o.transport, Transport::Device);
         let o = options("", Some("transport = uring"));

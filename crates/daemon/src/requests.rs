@@ -1,14 +1,16 @@
 //! Dispatch of requests from the control socket: who may make them, and which operation answers them.
 
 use crate::door::FuseDoor;
+use crate::kernel_exports;
 use crate::named_paths;
+use crate::nfs_door::{NoServer, OwnServer};
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
 use crate::startup::Stop;
 use crate::transport::{Input, Outlet};
 use admin::datasets::{
     create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
-    rights, send, set, snapshots, space,
+    rights, send, set, share, snapshots, space,
 };
 use admin::pools::{self, checkpoint, damage, devices, import, scan, upgrade, wear};
 use admin::{cancel, rations, values, Admin, Answer, Door, Paths, Settings};
@@ -77,6 +79,9 @@ fn for_everybody(request: &Request) -> bool {
             | Request::MountAll { .. }
             | Request::Unmount { .. }
             | Request::UnmountAll { .. }
+            | Request::Share { .. }
+            | Request::Unshare { .. }
+            | Request::ShareAll { .. }
             | Request::PermissionsGive { .. }
             | Request::PermissionsTake { .. }
             | Request::Events { .. }
@@ -165,6 +170,22 @@ fn not_kept(e: &std::io::Error) {
     TOLD.call_once(|| crate::log::warn(&format!("keys may be written to swap: {why}")));
 }
 
+/// Finds who serves shares: this process, the kernel, or nobody.
+fn serve_shares(admin: &Arc<Admin>, own: bool) -> Result<()> {
+    if own {
+        admin.set_sharer(Arc::new(OwnServer));
+        return Ok(());
+    }
+    match kernel_exports::find(admin) {
+        Some(kernel) => {
+            kernel.watch()?;
+            admin.set_sharer(kernel);
+        }
+        None => admin.set_sharer(Arc::new(NoServer)),
+    }
+    Ok(())
+}
+
 impl Control {
     /// Brings the engine up: pools of the cache file are imported and mounted.
     pub fn start(options: Options, stop: Stop) -> Result<Control> {
@@ -210,6 +231,7 @@ impl Control {
         if let Some(folder) = options.event_scripts {
             crate::scripts::watch(&admin, folder);
         }
+        serve_shares(&admin, !options.nfs_listen.is_empty())?;
         let starting = Starting::watch(&admin);
         admin.import_cached();
         drop(starting);
@@ -228,6 +250,9 @@ impl Control {
     /// Writes everything, unmounts and closes the pools.
     pub fn shutdown(&self) {
         self.admin.shutdown();
+        if let Err(e) = self.admin.shares_changed() {
+            crate::log::warn(&e.to_string());
+        }
     }
 
     fn route(
@@ -650,6 +675,9 @@ fn answer_of_mounts(
             mount::unmount(admin, peer, &target, force).map(done_but)
         }
         Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, peer, force))),
+        Request::Share { target } => share::share(admin, peer, &target).map(done),
+        Request::Unshare { target } => share::unshare(admin, peer, &target).map(done),
+        Request::ShareAll { share: on } => Ok(Reply::Batch(share::share_all(admin, peer, on))),
         _ => Err(ApiError::sentence(
             Kind::Unsupported,
             "the daemon cannot do this in this version yet",

@@ -6,6 +6,7 @@
 //! * [`OpenZfs`] runs `zdb`, `zstream`, `ztest`; none of them needs a kernel module.
 //! * [`OldZfsFuse`] runs the old daemon in a mount namespace of its own.
 //! * [`fixture`] unpacks pools made by OpenZFS.
+//! * [`nfs`] is a client of NFS.
 //! * [`suite`] unpacks pools that OpenZFS's test suite ships: all old pool versions.
 //!
 //! What cannot be had on a machine (no archive, not root, no `/dev/fuse`) is an error of kind
@@ -20,6 +21,7 @@
 
 pub mod fixture;
 pub mod installed;
+pub mod nfs;
 pub mod old;
 pub mod openzfs;
 pub mod packages;

@@ -124,6 +124,9 @@ impl Corpus {
             c.add("nbd", &b);
         }
         c.add("nbd", &[&[0, 0, 0, 3], &option(1, b"v")[..]].concat());
+        for b in crate::nfs_calls::good() {
+            c.add("nfs", &b);
+        }
         // Requests of the kernel: a header, then room for arguments and a name.
         for op in 1..=53u32 {
             let mut b = vec![0; 168];

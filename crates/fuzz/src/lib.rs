@@ -10,6 +10,7 @@ mod blame;
 mod corpus;
 mod driver;
 mod mutate;
+mod nfs_calls;
 mod streams;
 mod targets;
 

@@ -1,7 +1,7 @@
 //! One function for each decoder. Each takes any bytes, and uses what it gets of them as its callers
 //! do.
 
-use crate::{apply, streams};
+use crate::{apply, nfs_calls, streams};
 use base::{Block, Txg};
 use codec::{checksum, compress};
 use disk::sa::{self, Layouts, Registry};
@@ -32,7 +32,7 @@ const fn t(name: &'static str, corpus: &'static str, max: usize, run: fn(&[u8]))
 }
 
 /// All of them.
-pub static TARGETS: [Target; 35] = [
+pub static TARGETS: [Target; 36] = [
     t("nvlist", "nvlist", 32 << 10, nvlist),
     t("label", "nvlist", 112 << 10, label),
     t("vdev-tree", "nvlist", 32 << 10, vdev_tree),
@@ -68,6 +68,7 @@ pub static TARGETS: [Target; 35] = [
     t("zstd", "zstd", 8 << 10, |b| unpack(Compression::ZSTD, b)),
     t("messages", "messages", 8 << 10, messages),
     t("nbd", "nbd", 8 << 10, nbd_client),
+    t("nfs", "nfs", 8 << 10, nfs_calls::calls),
 ];
 
 /// The target of that name; `fuse` is one too.

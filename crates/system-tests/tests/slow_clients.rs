@@ -96,6 +96,9 @@ fn shape(r: &Request) -> Shape {
         | Request::DatasetActivity { .. }
         | Request::SpaceOf { .. }
         | Request::UnmountAll { .. }
+        | Request::Share { .. }
+        | Request::Unshare { .. }
+        | Request::ShareAll { .. }
         | Request::SetFaults { .. } => Shape::Short,
     }
 }

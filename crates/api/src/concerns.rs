@@ -77,6 +77,8 @@ impl Request {
             | Request::PoolResilver { pool: name, .. }
             | Request::PoolCheckpoint { pool: name, .. }
             | Request::PoolReguid { pool: name, .. }
+            | Request::PoolPrefetch { pool: name, .. }
+            | Request::PoolPrune { pool: name, .. }
             | Request::PoolActivity { pool: name, .. }
             | Request::Events {
                 pool: Some(name), ..

@@ -16,6 +16,26 @@ use serde::{Deserialize, Serialize};
 /// Property assignments in the order given, not validated: `("atime", "off")`.
 pub type Props = Vec<(String, String)>;
 
+/// Tables of blocks that several pointers refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedTable {
+    /// Dedup tables.
+    Ddt,
+    /// Tables of cloned blocks.
+    Brt,
+}
+
+/// Which entries leave the dedup tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prune {
+    /// Those that have been unique for more than so many days.
+    Days(u64),
+    /// The oldest so many percent, 1 to 100.
+    Percent(u64),
+}
+
 /// A request of a command to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "method", content = "parameters")]
@@ -214,6 +234,26 @@ pub enum Request {
         /// The guid; none: a random one.
         #[serde(default)]
         guid: Option<u64>,
+        /// Command line, for the history of the pool.
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done`: tables of a pool are read into the cache.
+    PoolPrefetch {
+        /// Name of the pool.
+        pool: String,
+        /// Which tables.
+        table: SharedTable,
+        /// Command line, for the history of the pool.
+        #[serde(default)]
+        command: String,
+    },
+    /// Answered by `Done` when it is on disk: unique entries leave the dedup tables, the oldest first.
+    PoolPrune {
+        /// Name of the pool.
+        pool: String,
+        /// Which entries.
+        what: Prune,
         /// Command line, for the history of the pool.
         #[serde(default)]
         command: String,

@@ -368,7 +368,7 @@ mod tests {
             }
         }
         let bash = bash_tool(&ZPOOL);
-        assert!(!bash.contains("    ddtprune)") && bash.contains("    labelclear)"));
+        assert!(bash.contains("    ddtprune)") && bash.contains("    labelclear)"));
         assert_eq!(bash.matches("case ").count(), bash.matches("esac").count());
     }
 

@@ -188,12 +188,19 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "prefetch",
-        "Load tables of a pool into the cache.",
-        "pool",
-        &[opt('t', "type", "Which table: ddt or brt.")],
-    ),
+    Sub {
+        name: "prefetch",
+        aliases: &[],
+        about: "Load tables of a pool into the cache.",
+        operands: "pool",
+        flags: &[opt('t', "type", "Which table: ddt or brt.")],
+        text: &[
+            "The dedup tables (ddt), the tables of cloned blocks (brt), or both without -t. The command ends when they are read. \
+             Tables larger than the cache push each other out of it.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
     Sub {
         name: "list",
         aliases: &[],
@@ -728,15 +735,23 @@ static SUBS: &[Sub] = &[
         complete: Complete::Pools,
         built: true,
     },
-    later(
-        "ddtprune",
-        "Drop old unique entries from the deduplication table.",
-        "pool",
-        &[
-            opt('d', "days", "Older than this."),
-            opt('p', "percentage", "The oldest part."),
+    Sub {
+        name: "ddtprune",
+        aliases: &[],
+        about: "Drop old unique entries from the deduplication tables.",
+        operands: "pool",
+        flags: &[
+            opt('d', "days", "Those that have been unique for more days than this."),
+            opt('p', "percentage", "The oldest so many percent of them, 1 to 100."),
         ],
-    ),
+        text: &[
+            "An entry is unique if its block has one reference. The blocks stay; equal data that are written later are stored \
+             once more. Only tables of pools with the feature fast_dedup have the times that this goes by: tables begun before \
+             the feature was enabled keep all their entries.",
+        ],
+        complete: Complete::Pools,
+        built: true,
+    },
 ];
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use admin::datasets::{
     create, destroy, diff, files, get, keys, look, mount, permissions, receive, redact, rename,
     rights, send, set, share, snapshots, space,
 };
-use admin::pools::{self, checkpoint, damage, devices, import, scan, upgrade, wear};
+use admin::pools::{self, checkpoint, damage, dedup, devices, import, scan, upgrade, wear};
 use admin::{cancel, rations, values, Admin, Answer, Door, Paths, Settings};
 use api::{ApiError, Peer, Reply, Request};
 use base::{io_text, Kind, Result};
@@ -443,6 +443,16 @@ fn answer_of_work(
             guid,
             command,
         } => pools::reguid::reguid(admin, peer, &pool, guid, &command).map(done),
+        Request::PoolPrefetch {
+            pool,
+            table,
+            command,
+        } => dedup::prefetch(admin, peer, &pool, table, &command).map(done),
+        Request::PoolPrune {
+            pool,
+            what,
+            command,
+        } => dedup::prune(admin, peer, &pool, what, &command).map(done),
         Request::PoolActivity { pool, devices } => {
             pools::activity(admin, &pool, &devices).map(Reply::Activity)
         }

@@ -192,6 +192,13 @@ impl Brts {
         self.st.acquire()
     }
 
+    /// Objects of the entries.
+    pub(crate) fn entry_objects(&self) -> Vec<u64> {
+        let st = self.lock();
+        let tables = st.tables.values().filter(|t| t.object != 0);
+        tables.map(|t| t.phys.entries).filter(|o| *o != 0).collect()
+    }
+
     /// Reads the table of a top-level vdev of `asize` bytes, if it has one.
     pub fn add_vdev(&self, id: u64, asize: u64) -> Result<()> {
         let t = Table::open(&self.mos, id, asize)?;

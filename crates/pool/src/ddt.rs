@@ -16,10 +16,16 @@ use disk::ddt::{
 use disk::{BlkPtr, Checksum, Compression, Dva, ObjType};
 use dmu::{Dnode, NewObject, Objset, Tx};
 use dsl::Features;
+use space::{Class, Space};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use zap::{Value, Zap};
 use zio::{Dedup, Zio};
+
+mod prune;
+
+pub use prune::Prune;
 
 const FAST_DEDUP: &str = disk::feature::guid::FAST_DEDUP;
 /// ZAP of the statistics, in the object directory.
@@ -75,6 +81,8 @@ struct Live {
     stored: Option<DdtClass>,
     /// The statistics of that ZAP have it: what lives in the log is not in them.
     counted: bool,
+    /// The class it had when it was found, in a ZAP or in a log.
+    class: Option<DdtClass>,
     changed: bool,
 }
 
@@ -188,6 +196,10 @@ impl Ddt {
                         continue;
                     }
                     let live = Live {
+                        class: match r.entry.references() {
+                            0 => None,
+                            n => Some(DdtClass::of(n)),
+                        },
                         entry: r.entry,
                         stored: r.stored,
                         counted: false,
@@ -220,6 +232,7 @@ impl Ddt {
                     entry: unpack_entry(&v, self.flat)?,
                     stored: Some(class),
                     counted: true,
+                    class: Some(class),
                     changed: false,
                 }));
             }
@@ -259,17 +272,51 @@ impl Ddt {
     }
 }
 
+/// How large the dedup tables may get before new blocks are written without an entry.
+#[derive(Clone)]
+pub enum Quota {
+    /// Any size.
+    None,
+    /// So many bytes.
+    Bytes(u64),
+    /// As long as the devices for dedup tables have room; any size where there are none.
+    Devices(Arc<Space>),
+}
+
+/// Room that is kept on the devices for dedup tables: 15 %, at most 8 GiB.
+const KEPT_PERCENT: u64 = 15;
+const KEPT_MOST: u64 = 8 << 30;
+
+impl Quota {
+    /// Whether tables of `size()` bytes are at the quota.
+    fn is_reached(&self, size: &dyn Fn() -> Result<u64>) -> Result<bool> {
+        Ok(match self {
+            Quota::None => false,
+            Quota::Bytes(most) => size()? >= *most,
+            Quota::Devices(space) => [Class::Dedup, Class::Special].into_iter().any(|class| {
+                let s = space.class_stats(class);
+                let kept = (s.size / 100 * KEPT_PERCENT).min(KEPT_MOST);
+                s.size > 0 && s.allocated >= s.size - kept
+            }),
+        })
+    }
+}
+
 struct State {
     tables: Vec<Ddt>,
-    /// Ask for no more entries: what the tables may take, bytes.
-    quota: Option<u64>,
+    quota: Quota,
+    /// The quota is reached: no new entries.
     full: bool,
+    /// The next txg takes over what the logs hold.
+    fold: bool,
 }
 
 /// All dedup tables of a pool.
 pub struct Ddts {
     mos: Arc<Objset>,
     zio: Arc<Zio>,
+    /// A thread prunes the tables.
+    pub(crate) pruning: AtomicBool,
     st: Mutex<State>,
 }
 
@@ -281,10 +328,12 @@ impl Ddts {
         Ok(Ddts {
             mos: mos.clone(),
             zio: zio.clone(),
+            pruning: AtomicBool::new(false),
             st: Mutex::new(State {
                 tables: tables?,
-                quota: None,
+                quota: Quota::None,
                 full: false,
+                fold: false,
             }),
         })
     }
@@ -293,11 +342,11 @@ impl Ddts {
         self.st.acquire()
     }
 
-    /// Most bytes the tables may take before new blocks are left out; `None` = any.
-    pub fn set_quota(&self, quota: Option<u64>) {
+    /// How large the tables may get before new blocks are left out.
+    pub fn set_quota(&self, quota: Quota) {
         let mut st = self.lock();
+        st.full = quota.is_reached(&|| self.size_of(&st)).unwrap_or_default();
         st.quota = quota;
-        st.full = quota.is_some_and(|q| self.size_of(&st).is_ok_and(|s| s >= q));
     }
 
     fn size_of(&self, st: &State) -> Result<u64> {
@@ -494,6 +543,7 @@ impl Ddts {
                 },
                 stored: None,
                 counted: false,
+                class: None,
                 changed: true,
             }),
         };
@@ -507,7 +557,9 @@ impl Ddts {
 
     /// Whether [`sync`](Self::sync) has something to do.
     pub fn is_dirty(&self) -> bool {
-        self.lock().tables.iter().any(|t| !t.live.is_empty())
+        let st = self.lock();
+        let folds = |t: &Ddt| st.fold && !t.logged.is_empty();
+        st.tables.iter().any(|t| !t.live.is_empty() || folds(t))
     }
 
     /// Writes what the txg has changed and frees blocks that have lost their last reference. Returns
@@ -515,15 +567,15 @@ impl Ddts {
     pub fn sync(&self, tx: &Tx, features: &dyn Features, now: u64) -> Result<Vec<BlkPtr>> {
         let mut st = self.lock();
         let mut dead = Vec::new();
+        let fold = std::mem::take(&mut st.fold);
         for t in &mut st.tables {
-            if t.live.values().any(|l| l.changed) {
+            let folds = fold && !t.logged.is_empty();
+            if folds || t.live.values().any(|l| l.changed) {
                 self.sync_table(tx, t, features, now, &mut dead)?;
             }
             t.live.clear();
         }
-        if let Some(q) = st.quota {
-            st.full = self.size_of(&st)? >= q;
-        }
+        st.full = st.quota.is_reached(&|| self.size_of(&st))?;
         Ok(dead)
     }
 
@@ -619,7 +671,7 @@ impl Ddts {
             return Ok(());
         }
         if let DdtEntry::Flat { class_start, .. } = &mut live.entry {
-            if live.stored != Some(class) {
+            if live.class != Some(class) {
                 *class_start = now;
             }
         }
@@ -734,56 +786,5 @@ impl Ddts {
         t.dir = 0;
         t.flat = false;
         Ok(())
-    }
-
-    /// Takes entries of a single reference out of the tables: those whose `class_start` lies before
-    /// `before`, at most `most`. The blocks stay, unknown to the tables. Returns how many.
-    pub fn prune(&self, tx: &Tx, features: &dyn Features, before: u64, most: u64) -> Result<u64> {
-        let mut st = self.lock();
-        let mut gone = 0;
-        for t in st.tables.iter_mut().filter(|t| t.flat && !t.is_empty()) {
-            let mut keys = Vec::new();
-            let o = t.objects[DdtClass::Unique.index()];
-            if o == 0 {
-                continue;
-            }
-            let dn = self.mos.hold(o)?;
-            for e in Zap::new(&dn).iter() {
-                let e = e?;
-                if gone + keys.len() as u64 >= most {
-                    break;
-                }
-                let key = DdtKey::from_words(&e.words())?;
-                let DdtEntry::Flat { class_start, .. } = unpack_entry(&e.value, true)? else {
-                    continue;
-                };
-                if class_start < before
-                    && !t.live.contains_key(&key)
-                    && !t.logged.contains_key(&key)
-                {
-                    keys.push((key, unpack_entry(&e.value, true)?));
-                }
-            }
-            let deflate = |d: &Dva| self.zio.devices.deflate(d.vdev(), d.asize());
-            for (key, e) in &keys {
-                Zap::new(&dn).remove(tx, &key.0[..])?;
-                t.histograms[DdtClass::Unique.index()].count(&e.figures(key, deflate), false);
-            }
-            gone += keys.len() as u64;
-            let left: Result<Vec<u64>> = t
-                .objects
-                .iter()
-                .filter(|o| **o != 0)
-                .map(|o| Zap::new(&self.mos.hold(*o)?).count())
-                .collect();
-            if left?.iter().all(|n| *n == 0) && t.logged.is_empty() && t.live.is_empty() {
-                self.destroy(tx, t, features)?;
-            } else if !keys.is_empty() {
-                let v = Value::u64s(&t.histograms[DdtClass::Unique.index()].0);
-                let name = object_name(t.checksum, DdtClass::Unique);
-                Zap::new(&self.statistics(tx)?).update(tx, &name, &v)?;
-            }
-        }
-        Ok(gone)
     }
 }

@@ -45,7 +45,7 @@ mod config;
 mod configuration;
 mod create;
 mod datasets;
-mod ddt;
+pub mod ddt;
 mod devices;
 mod engine;
 mod errata;
@@ -233,14 +233,14 @@ impl Pool {
     }
 
     /// Reads anew how large the dedup tables may get: the property `dedup_table_quota`, by default
-    /// the dedup devices' size.
+    /// as large as the devices for them have room.
     pub fn refresh_dedup_quota(&self) -> Result<()> {
         let stored = self.stored_props()?;
         let set = stored.iter().find(|(n, _)| n == "dedup_table_quota");
         let quota = match set.map(|(_, v)| v) {
-            Some(dsl::PropValue::Int(0)) => None,
-            Some(dsl::PropValue::Int(n)) if *n != u64::MAX => Some(*n),
-            _ => Some(self.space().class_stats(space::Class::Dedup).size).filter(|n| *n != 0),
+            Some(dsl::PropValue::Int(0)) => ddt::Quota::None,
+            Some(dsl::PropValue::Int(n)) if *n != u64::MAX => ddt::Quota::Bytes(*n),
+            _ => ddt::Quota::Devices(self.space().clone()),
         };
         self.shares().ddt.set_quota(quota);
         Ok(())

@@ -65,6 +65,8 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolCheckpoint { .. }
         | Request::PoolSplit(_)
         | Request::PoolReguid { .. }
+        | Request::PoolPrefetch { .. }
+        | Request::PoolPrune { .. }
         | Request::Events { .. }
         | Request::EventsClear {}
         | Request::PoolActivity { .. }

@@ -334,6 +334,8 @@ fn calls(rig: &Rig) -> Vec<Vec<u8>> {
         ("PoolSplit", p(r#"{"pool":"tank","name":"half","devices":["DISK"],"dry_run":true}"#)),
         ("PoolSplit", p(r#"{"pool":"tank","name":"half"}"#)),
         ("PoolReguid", p(r#"{"pool":"tank","guid":77}"#)),
+        ("PoolPrefetch", p(r#"{"pool":"tank","table":"ddt"}"#)),
+        ("PoolPrune", p(r#"{"pool":"tank","what":{"percent":10}}"#)),
         ("PoolClear", p(r#"{"pool":"tank","device":"DISK"}"#)),
         ("PoolAdd", p(r#"{"pool":"tank","vdevs":[{"kind":"file","class":"spare","path":"DISK"}],"ashift":12,"dry_run":true}"#)),
         ("DeviceRemove", p(r#"{"pool":"tank","device":"DISK"}"#)),

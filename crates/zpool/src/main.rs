@@ -3,6 +3,7 @@
 
 mod common;
 mod create;
+mod dedup;
 mod devices;
 mod draid;
 mod events;
@@ -43,6 +44,8 @@ fn run(sub: &'static Sub, args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         "sync" => manage::sync(args, cx),
         "reguid" => manage::reguid(args, cx),
         "split" => split::split(args, cx),
+        "prefetch" => dedup::prefetch(args, cx),
+        "ddtprune" => dedup::prune(args, cx),
         "clear" => manage::clear(args, cx),
         "wait" => manage::wait(args, cx),
         "events" => events::events(args, cx),

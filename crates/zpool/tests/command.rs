@@ -212,9 +212,9 @@ fn refusals() {
             "cannot open 'nosuch': no such pool\n".into(),
         ),
         (
-            vec!["ddtprune", "tank"],
+            vec!["ddtprune", "-p", "5", "nosuch"],
             1,
-            "zpool ddtprune: not available in this version yet\n".into(),
+            "cannot open 'nosuch': no such pool\n".into(),
         ),
     ] {
         assert_eq!(daemon.run(&line), (status, String::new(), text), "{line:?}");

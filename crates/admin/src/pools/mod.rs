@@ -5,6 +5,7 @@ pub mod agent;
 pub mod checkpoint;
 pub mod create;
 pub mod damage;
+pub mod dedup;
 pub mod devices;
 pub mod get;
 pub mod import;

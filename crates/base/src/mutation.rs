@@ -144,8 +144,6 @@ pub enum Mutation {
     RemovalFreesOneRegion,
     /// A free of what is being copied for a removal frees the old place only.
     RemovalForgetsFlight,
-    /// Pruning takes entries of several references out of the dedup table.
-    PruneTakesShared,
     /// A checkpoint is taken when its txg has freed blocks.
     CheckpointAfterFrees,
     /// The uberblock says of the expansion of a RAID-Z that it has come one row further than it has.
@@ -171,7 +169,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 82] = [
+pub const MUTATIONS: [Mutation; 81] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -242,7 +240,6 @@ pub const MUTATIONS: [Mutation; 82] = [
     Mutation::DiscardReplayedLate,
     Mutation::RemovalFreesOneRegion,
     Mutation::RemovalForgetsFlight,
-    Mutation::PruneTakesShared,
     Mutation::CheckpointAfterFrees,
     Mutation::ExpansionRowAhead,
     Mutation::ScratchClearedEarly,

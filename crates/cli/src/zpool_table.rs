@@ -18,24 +18,6 @@ const PATHS: Flag = sw('P', "Full device paths.");
 const DEVICE_ASHIFT: Flag = opt('o', "ashift=N", "log2 of the sector size to use.");
 const WAIT: Flag = sw('w', "Wait until it is done.");
 
-const fn later(
-    name: &'static str,
-    about: &'static str,
-    operands: &'static str,
-    flags: &'static [Flag],
-) -> Sub {
-    Sub {
-        name,
-        aliases: &[],
-        about,
-        operands,
-        flags,
-        text: &[],
-        complete: Complete::Pools,
-        built: false,
-    }
-}
-
 const VDEVS: &str =
     "A vdev is a device (full path of a disk, partition or image file, a path that begins with ./ or ../, \
 or the short name of a disk) or a group: mirror, raidz (raidz1), raidz2, raidz3, draid (draid1), draid2, draid3, \

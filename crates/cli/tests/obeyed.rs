@@ -163,7 +163,7 @@ const DATASETS: &[(&str, By)] = &[
     ("refquota", Code("dsl/src/dataset.rs")),
     ("refreservation", Code("dsl/src/dataset.rs")),
     ("primarycache", Code("pool/src/datasets.rs")),
-    ("secondarycache", Nobody(STORED)),
+    ("secondarycache", Code("pool/src/datasets.rs")),
     ("logbias", Code("admin/src/head.rs")),
     ("dedup", Code("pool/src/datasets.rs")),
     ("mlslabel", Nobody(LINUX)),

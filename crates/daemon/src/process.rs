@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 /// How often a txg is written when there is something to write.
 const TXG_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest sleep between two looks at whether a command or pool is still there.
+/// How often cache devices are written.
+const CACHE_EVERY: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(50);
 /// Jobs that mostly wait, at a time.
 const TOGETHER: usize = 8;
@@ -81,6 +83,14 @@ impl Process for Threads {
                     }
                     // There is less room now, or more.
                     e2.ring();
+                }
+            })?;
+        let e4 = entry.clone();
+        std::thread::Builder::new()
+            .name(format!("l2arc {name}"))
+            .spawn(move || {
+                while sleep(CACHE_EVERY, &|| e4.is_leaving()) {
+                    e4.pool.feed_caches();
                 }
             })?;
         let (e3, ceiling) = (entry.clone(), self.ceiling);

@@ -19,6 +19,7 @@ pub mod dsl;
 pub mod feature;
 pub mod fuid;
 pub mod history;
+pub mod l2arc;
 pub mod label;
 pub mod mos_keys;
 pub mod names;

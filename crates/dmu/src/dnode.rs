@@ -274,7 +274,10 @@ impl Dnode {
 
     /// Reads its blocks as its dataset's properties say.
     pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader::new(&self.dmu.zio, &self.crypt, self.reading.keep())
+        Reader {
+            second: self.reading.second(),
+            ..Reader::new(&self.dmu.zio, &self.crypt, self.reading.keep())
+        }
     }
 
     pub(crate) fn weak(&self) -> Weak<Dnode> {

@@ -279,7 +279,7 @@ impl Objset {
         objects: u64,
         crypt: Crypt,
     ) -> Arc<Objset> {
-        let reading = Arc::new(Reading::new(policy.keep, policy.ahead));
+        let reading = Arc::new(Reading::new(policy.keep, policy.second, policy.ahead));
         Arc::new_cyclic(|me: &Weak<Objset>| {
             let special = |n: usize, object: u64| {
                 Mutex::new(p.special[n].as_ref().map(|p| {
@@ -351,7 +351,7 @@ impl Objset {
 
     /// New properties take effect for blocks written and read from now on.
     pub fn set_policy(&self, policy: WritePolicy) {
-        self.reading.set(policy.keep, policy.ahead);
+        self.reading.set(policy.keep, policy.second, policy.ahead);
         *self.policy.acquire_write() = Arc::new(policy);
     }
 

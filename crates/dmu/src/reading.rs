@@ -1,14 +1,15 @@
 //! The properties of an object set that concern reading: which blocks stay in the block cache
-//! (`primarycache`), and which are read ahead (`prefetch`). The object set and its objects share them, so
+//! (`primarycache`), which of those go to cache devices (`secondarycache`), and which are read ahead (`prefetch`). The object set and its objects share them, so
 //! later reads see a change.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use zio::Scope;
 
-/// The two properties, as they are stored.
+/// The properties, as they are stored.
 #[derive(Debug)]
 pub(crate) struct Reading {
     keep: AtomicU64,
+    second: AtomicU64,
     ahead: AtomicU64,
 }
 
@@ -21,23 +22,30 @@ fn number(s: Scope) -> u64 {
 }
 
 impl Reading {
-    /// From the properties `primarycache` (`keep`) and `prefetch` (`ahead`).
-    pub fn new(keep: Scope, ahead: Scope) -> Reading {
+    /// From the properties `primarycache` (`keep`), `secondarycache` (`second`) and `prefetch` (`ahead`).
+    pub fn new(keep: Scope, second: Scope, ahead: Scope) -> Reading {
         Reading {
             keep: AtomicU64::new(number(keep)),
+            second: AtomicU64::new(number(second)),
             ahead: AtomicU64::new(number(ahead)),
         }
     }
 
     /// Takes over new values of the properties.
-    pub fn set(&self, keep: Scope, ahead: Scope) {
+    pub fn set(&self, keep: Scope, second: Scope, ahead: Scope) {
         self.keep.store(number(keep), Relaxed);
+        self.second.store(number(second), Relaxed);
         self.ahead.store(number(ahead), Relaxed);
     }
 
     /// What stays in the block cache.
     pub fn keep(&self) -> Scope {
         Scope::from_property(self.keep.load(Relaxed))
+    }
+
+    /// What goes to cache devices when it leaves the block cache.
+    pub fn second(&self) -> Scope {
+        Scope::from_property(self.second.load(Relaxed))
     }
 
     /// What is read ahead.

@@ -46,10 +46,12 @@ pub struct WritePolicy {
     pub dedup: Option<Checksum>,
     /// The bytes of deduplicated blocks are compared.
     pub dedup_verify: bool,
-    /// Data blocks stored in at most so many bytes go to the special devices; 0 = none.
+    /// Blocks of files and volumes stored in at most so many bytes go to the special devices; 0 = none.
     pub special_small: u64,
     /// What stays in the block cache when it was read (`primarycache`).
     pub keep: Scope,
+    /// What of it goes to cache devices when it leaves the block cache (`secondarycache`).
+    pub second: Scope,
     /// What is read ahead (`prefetch`).
     pub ahead: Scope,
 }
@@ -74,6 +76,7 @@ impl Default for WritePolicy {
             dedup_verify: false,
             special_small: 0,
             keep: Scope::All,
+            second: Scope::All,
             ahead: Scope::All,
         }
     }

@@ -36,18 +36,21 @@ pub(crate) struct Reader<'a> {
     pub lease: Lease,
     /// What stays in the block cache.
     pub keep: Scope,
+    /// What goes to cache devices.
+    pub second: Scope,
     /// The first block that could not be read.
     pub failed: Cell<Option<Spot>>,
 }
 
 impl<'a> Reader<'a> {
-    /// `keep`: what stays in the block cache.
+    /// `keep`: what stays in the block cache. Nothing of it goes to cache devices.
     pub fn new(zio: &'a Zio, crypt: &'a Crypt, keep: Scope) -> Reader<'a> {
         Reader {
             zio,
             crypt,
             lease: zio.lease(),
             keep,
+            second: Scope::Nothing,
             failed: Cell::new(None),
         }
     }
@@ -57,6 +60,7 @@ impl<'a> Reader<'a> {
         ReadSpec {
             in_use: InUse::Since(self.lease),
             keep: self.keep,
+            second: self.second,
             ..ReadSpec::with_key(self.crypt)
         }
     }

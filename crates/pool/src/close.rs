@@ -21,6 +21,7 @@ impl Pool {
         if self.config.readonly {
             self.sync_state().closed = true;
             self.dmu().stop_ahead();
+            self.close_caches();
             self.tree().close();
             return Ok(());
         }
@@ -41,6 +42,7 @@ impl Pool {
         drop(st);
         self.space().set_loader(None);
         self.dmu().stop_ahead();
+        self.close_caches();
         self.tree().close();
         Ok(())
     }
@@ -79,6 +81,7 @@ impl Pool {
         drop(st);
         self.space().set_loader(None);
         self.dmu().stop_ahead();
+        self.close_caches();
         self.tree().close();
         r.map_err(|e| {
             if e.kind == Kind::Suspended {

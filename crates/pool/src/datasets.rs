@@ -114,6 +114,7 @@ impl Pool {
             dedup_verify: dedup & codec::checksum::DEDUP_VERIFY != 0,
             special_small: num("special_small_blocks")?,
             keep: Scope::from_property(num("primarycache")?),
+            second: Scope::from_property(num("secondarycache")?),
             ahead: Scope::from_property(num("prefetch")?),
             compress: compress::resolve_on(alg, lz4),
             zstd_level: level,

@@ -189,6 +189,7 @@ impl Pool {
                 tree: e.tree,
                 devices: e.devices,
                 aux: Mutex::new(Arc::new(p.aux)),
+                caches: Arc::default(),
                 left: Mutex::default(),
                 renamed: AtomicU64::new(0),
                 dtls: Mutex::new(p.dtls),

@@ -442,6 +442,7 @@ impl Pool {
             pool.sync()?;
         }
         pool.load_wears();
+        pool.follow_caches();
         Ok(pool)
     }
 

@@ -211,9 +211,14 @@ impl Pool {
             new.push((*kind, c));
         }
         // All of them can be used.
-        for ((_, dev, disk), label) in opened.iter().zip(&labels) {
+        for ((kind, dev, disk), label) in opened.iter().zip(&labels) {
             label::init(&**disk, label).map_err(|e| e.context(&dev.path))?;
             disk.flush()?;
+            let size = disk.geometry().size;
+            if *kind == AuxKind::Cache && self.autotrims(dev.is_file) {
+                // Whatever was there before is nobody's. A device that cannot do it does without.
+                let _ = disk.discard(disk::label::DATA_START, disk::label::leaf_asize(size));
+            }
         }
         drop(opened);
         let guids = new
@@ -227,6 +232,7 @@ impl Pool {
             }
             pool.or_stop(pool.write_aux(tx, aux))
         })?;
+        self.follow_caches();
         Ok(guids)
     }
 
@@ -253,6 +259,7 @@ impl Pool {
             }
             pool.or_stop(pool.drop_spare(tx, guid))
         })?;
+        self.follow_caches();
         let path = dev.get_str(keys::PATH).unwrap_or_default();
         if let Ok(disk) = self.env.disks.open(path, Access::Exclusive) {
             // Another pool may share it, and use it now.
@@ -304,6 +311,17 @@ impl Pool {
         Ok(())
     }
 
+    /// Changes both lists, and stores them unless `tx` is none.
+    pub(crate) fn put_aux(&self, tx: Option<&Tx>, aux: AuxDevices) -> Result<()> {
+        match tx {
+            Some(tx) => self.write_aux(tx, aux),
+            None => {
+                *self.vdevs.aux.acquire() = Arc::new(aux);
+                Ok(())
+            }
+        }
+    }
+
     /// Stores both lists.
     fn write_aux(&self, tx: &Tx, aux: AuxDevices) -> Result<()> {
         let before = self.aux_devices();
@@ -331,6 +349,13 @@ impl Pool {
         *self.vdevs.aux.acquire() = Arc::new(aux);
         Ok(())
     }
+}
+
+/// Whether a device beside the tree is called `name`: its path, the same without `/dev/`, or its guid.
+pub fn is_called(c: &NvList, name: &str) -> bool {
+    let path = c.get_str(keys::PATH).unwrap_or_default();
+    let guid = c.get_u64(keys::GUID).map(|g| g.to_string());
+    path == name || path.strip_prefix("/dev/") == Some(name) || guid.as_deref() == Some(name)
 }
 
 fn is(c: &NvList, guid: u64) -> bool {

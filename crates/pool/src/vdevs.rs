@@ -8,6 +8,7 @@
 //! scans have given up. `heart` comes before the lock of [`crate::suspend::Suspension`]. `aux` and `left` are leaf locks.
 
 use crate::devices::TreeDevices;
+use crate::l2arc::CacheDevices;
 use crate::multihost::Heart;
 use crate::reshape::Left;
 use crate::spares::AuxDevices;
@@ -25,6 +26,8 @@ pub(crate) struct Vdevs {
     pub devices: Arc<TreeDevices>,
     /// Spares and cache devices.
     pub aux: Mutex<Arc<AuxDevices>>,
+    /// Open cache devices.
+    pub caches: Arc<CacheDevices>,
     /// Devices that leave the tree with the txg that is being written.
     pub left: Mutex<Vec<Left>>,
     /// Txg with which the pool gets another guid: no device leaves with it.

@@ -118,9 +118,6 @@ fn direct_always_keeps_the_content_of_files_out_of_the_kernels_cache() {
     rig.zfs(&["set", "direct=standard", "tank"]);
     assert!(fs::read(&other).unwrap() == vec![8; 1 << 20]);
     assert!(cached(&other).unwrap() > 0);
-    // What only other systems obey is kept for them.
-    rig.zfs(&["set", "secondarycache=metadata", "tank"]);
-    assert_eq!(rig.get("secondarycache", "tank"), "metadata");
     rig.stop();
 }
 

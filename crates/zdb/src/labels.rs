@@ -3,17 +3,17 @@
 use crate::{fmt, Session};
 use base::{Error, Result, Txg};
 use cli::Parsed;
+use codec::{checksum, compress};
 use disk::label::{label_offset, psize, LABELS, NVLIST_MAX};
 use disk::uberblock::Uberblock;
-use disk::{NvList, Value};
+use disk::{l2arc, Checksum, Compression, NvList, Value};
 use env::{Access, Disk};
+use std::collections::BTreeSet;
 use std::io::Write;
 use vdev::label::{read_labels, read_uberblocks};
 
 const RULE: &str = "------------------------------------";
-/// First word of the header of a cache device, at the start of its space.
-const L2ARC_MAGIC: u64 = 0x5a46_5343_4143_4845;
-/// Bytes of that header that are looked at.
+/// Bytes of the header of a cache device that are looked at.
 const L2ARC_HEADER: usize = 4096;
 
 /// Those that are in this label first, and in which others; with more detail the slots that hold none,
@@ -196,19 +196,16 @@ fn space(config: &NvList, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "\n")?)
 }
 
-/// The header of a cache device, if there is one.
+/// The header of a cache device, if there is one, and its log blocks.
 fn l2arc(disk: &dyn Disk, quiet: bool, out: &mut dyn Write) -> Result<()> {
     let size = psize(disk.geometry().size);
     if label_offset(0, size).is_none() || size < disk::label::DATA_START + 4096 {
         return Ok(());
     }
     let mut buf = vec![0; L2ARC_HEADER];
-    let read = disk.read(disk::label::DATA_START, &mut buf);
+    let read = disk.read(l2arc::HEADER_AT, &mut buf);
     let word = |i: usize| disk::bytes::u64_at(&buf, 8 * i).unwrap_or(0);
-    if read.is_err() || word(0) != L2ARC_MAGIC {
-        return Ok(());
-    }
-    if quiet {
+    if read.is_err() || word(0) != l2arc::HEADER_MAGIC || quiet {
         return Ok(());
     }
     writeln!(out, "{RULE}\nL2ARC device header\n{RULE}")?;
@@ -232,11 +229,40 @@ fn l2arc(disk: &dyn Disk, quiet: bool, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "    {name}: {}", word(i))?;
     }
     writeln!(out, "\n{RULE}\nL2ARC device log blocks\n{RULE}")?;
-    match word(26) {
-        0 => writeln!(out, "No log blocks to read\n")?,
-        n => writeln!(out, "(not supported: {n} blocks that are not listed)\n")?,
+    let header = match l2arc::Header::decode(&buf) {
+        Ok(h) if h.log_count > 0 => h,
+        _ => return Ok(writeln!(out, "No log blocks to read\n")?),
+    };
+    let (mut good, mut bytes, mut bad) = (0, 0, 0);
+    let mut next = header.newest;
+    let mut seen = BTreeSet::new();
+    while !next[0].is_none() && good < header.log_count && seen.insert(next[0].at) {
+        let Ok(older) = log_block(disk, &next[0], header.entries) else {
+            bad += 1;
+            break;
+        };
+        good += 1;
+        bytes += next[0].asize();
+        next = [next[1], older];
     }
-    Ok(())
+    writeln!(out, "log_blk_count:\t {good} with valid cksum")?;
+    writeln!(out, "\t\t {bad} with invalid cksum")?;
+    Ok(writeln!(out, "log_blk_asize:\t {bytes}\n")?)
+}
+
+/// Reads a log block; the place of the one before the previous one.
+fn log_block(disk: &dyn Disk, l: &l2arc::LogPtr, entries: u64) -> Result<l2arc::LogPtr> {
+    let size = l.asize().min(l2arc::LOG_SIZE as u64) as usize;
+    let mut b = vec![0; size];
+    disk.read(l.at, &mut b)?;
+    if checksum::compute(Checksum::FLETCHER4, &b, false, &[0; 32])? != l.checksum {
+        return Err(Error::damaged("log block of a cache device"));
+    }
+    let plain = match l.compression() {
+        Compression::OFF => b,
+        alg => compress::decompress(alg, &b, l2arc::LOG_SIZE)?,
+    };
+    l2arc::decode_log(&plain, entries).map(|(older, _)| older)
 }
 
 /// The uberblock in use.

@@ -23,6 +23,7 @@ mod scope;
 pub mod seam;
 pub mod swap;
 mod syncing;
+mod victims;
 
 pub use cache::Cache;
 pub use compression_history::CompressionHistory;
@@ -33,7 +34,8 @@ pub use pipeline::{
 pub use read_spec::{InUse, Lease, ReadSpec, Whole};
 pub use scope::Scope;
 pub use seam::{
-    Allocator, Dedup, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, Sharing,
-    Waits, Wrong,
+    Allocator, Dedup, Devices, Looked, Mended, PhysWrite, Purpose, ReadOne, Scrubbing, SecondLevel,
+    Sharing, Waits, Wrong,
 };
 pub use syncing::Syncing;
+pub use victims::{Content, Victim, Victims};

@@ -17,7 +17,8 @@ use crate::cache::Cache;
 use crate::crypt::Sealed;
 use crate::flight::Flights;
 use crate::read_spec::Lease;
-use crate::seam::{Allocator, Devices, Sharing, Waits};
+use crate::seam::{Allocator, Devices, SecondLevel, Sharing, Waits};
+use crate::victims::Victims;
 use base::sync::{MutexExt, RwLockExt};
 use base::{bail, Block, Result, Txg};
 use codec::checksum;
@@ -118,6 +119,9 @@ pub struct Zio {
     pub allocator: Arc<dyn Allocator>,
     /// Verified, decompressed blocks in memory.
     pub cache: Cache,
+    /// Blocks that have left it.
+    pub victims: Arc<Victims>,
+    second: RwLock<Option<Arc<dyn SecondLevel>>>,
     writable: bool,
     salt: OnceLock<[u8; 32]>,
     queue: Mutex<Queue>,
@@ -141,10 +145,13 @@ pub struct Zio {
 impl Zio {
     /// The pipelines over `devices` and `allocator`, with an empty block cache and nothing queued.
     pub fn new(devices: Arc<dyn Devices>, allocator: Arc<dyn Allocator>, opts: ZioOptions) -> Zio {
+        let victims = Arc::new(Victims::default());
         Zio {
             devices,
             allocator,
-            cache: Cache::new(opts.cache_bytes, opts.seed),
+            cache: Cache::new(opts.cache_bytes, opts.seed, victims.clone()),
+            victims,
+            second: RwLock::new(None),
             writable: opts.writable,
             salt: OnceLock::new(),
             queue: Mutex::new(Queue::default()),
@@ -193,6 +200,15 @@ impl Zio {
     /// Sets what waits for devices that a txg needs and that are away; once. Without it reads fail at once.
     pub fn set_waits(&self, waits: Weak<dyn Waits>) {
         let _ = self.waits.set(waits);
+    }
+
+    /// Sets the cache on devices, which reads look at behind the block cache.
+    pub fn set_second_level(&self, second: Arc<dyn SecondLevel>) {
+        *self.second.acquire_write() = Some(second);
+    }
+
+    fn second(&self) -> Option<Arc<dyn SecondLevel>> {
+        self.second.acquire_read().clone()
     }
 
     fn sharing(&self) -> Option<Arc<dyn Sharing>> {

@@ -14,6 +14,8 @@ pub struct ReadSpec<'a> {
     pub in_use: InUse,
     /// Which blocks stay in the block cache.
     pub keep: Scope,
+    /// Which blocks go to a cache device when they leave the block cache; of those in `keep`.
+    pub second: Scope,
     /// Which blocks the caller takes as a whole, so that it is not likely to read them again.
     pub whole: Whole<'a>,
 }
@@ -24,6 +26,7 @@ impl Default for ReadSpec<'_> {
             crypt: &Crypt::Plain,
             in_use: InUse::Now,
             keep: Scope::All,
+            second: Scope::All,
             whole: Whole::None,
         }
     }

@@ -1,11 +1,11 @@
-//! Which blocks a property is for: `primarycache` and `prefetch`.
+//! Which blocks a property is for: `primarycache`, `secondarycache` and `prefetch`.
 
 use disk::BlkPtr;
 
 /// All blocks of a dataset, those of its metadata only, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Content and metadata. The default of both properties.
+    /// Content and metadata. The default of these properties.
     #[default]
     All,
     /// Indirect blocks, dnodes, directories, attributes; not the content of files and volumes.

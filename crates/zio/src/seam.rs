@@ -31,6 +31,7 @@ pub struct PhysWrite {
 }
 
 /// One block of a batch of reads.
+#[derive(Clone, Copy)]
 pub struct ReadOne<'a> {
     /// Address of the copy to read.
     pub dva: Dva,
@@ -135,6 +136,12 @@ pub trait Devices: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Smallest allocation of the normal class: compressed sizes are rounded up to it.
     fn min_alloc(&self) -> usize;
+}
+
+/// A cache behind the block cache, on devices beside the pool.
+pub trait SecondLevel: Send + Sync {
+    /// PSIZE verified bytes of each block that it has, in order. Its failures are its own: none is an error of the reader.
+    fn look(&self, reqs: &[ReadOne]) -> Vec<Option<Vec<u8>>>;
 }
 
 /// Waits for devices in syncing context.

@@ -147,6 +147,9 @@ pub fn clear(admin: &Arc<Admin>, peer: Peer, ask: &PoolClear) -> Result<(), ApiE
     if changed {
         pool.dirty_config();
     }
+    if ask.device.is_none() {
+        pool.clear_caches(None);
+    }
     if let Some(why) = pool.stopped() {
         return Err(suspended(pool, &why));
     }
@@ -207,6 +210,10 @@ fn chosen(pool: &Pool, ask: &PoolClear) -> Result<Vec<Arc<vdev::Vdev>>, ApiError
         pool.tree().stats.clear_errors();
         return Ok(pool.tree().all());
     };
+    if let Some(guid) = pool.cache_named(name) {
+        pool.clear_caches(Some(guid));
+        return Ok(Vec::new());
+    }
     let found = pool.tree().find_by_name(name).ok_or_else(|| {
         ApiError::sentence(
             Kind::NotFound,

@@ -21,21 +21,20 @@ enum Named {
     InTree(Arc<Vdev>),
     /// A hot spare that stands in for nothing.
     Spare(NvList),
-    Cache(NvList),
+    /// Its guid.
+    Cache(u64),
 }
 
 fn find(pool: &Pool, name: &str) -> Option<Named> {
     if let Some(v) = pool.tree().find_by_name(name) {
         return Some(Named::InTree(v));
     }
-    let is = |c: &&NvList| {
-        let path = c.get_str(keys::PATH).unwrap_or_default();
-        let guid = c.get_u64(keys::GUID).map(|g| g.to_string());
-        path == name || path.strip_prefix("/dev/") == Some(name) || guid.as_deref() == Some(name)
-    };
     let aux = pool.aux_devices();
-    let spare = aux.spares.iter().find(is).cloned().map(Named::Spare);
-    spare.or_else(|| aux.l2cache.iter().find(is).cloned().map(Named::Cache))
+    let spare = aux.spares.iter().find(|c| pool::is_called(c, name));
+    match spare.cloned() {
+        Some(spare) => Some(Named::Spare(spare)),
+        None => pool.cache_named(name).map(Named::Cache),
+    }
 }
 
 /// The refusal of `action`, and why.
@@ -125,6 +124,19 @@ pub fn online(
         None => moved::by_label(admin, &entry.pool, device),
         Some(_) => None,
     };
+    if let Some(guid) = entry.pool.cache_named(device) {
+        if expand {
+            return Err(failed(
+                &action,
+                Kind::Unsupported,
+                "cannot expand cache devices",
+            ));
+        }
+        let done = entry.pool.set_cache_offline(guid, false, true);
+        done.map_err(sentence(&action))?;
+        finish(admin, &entry, peer, command, ("", None))?;
+        return Ok(None);
+    }
     let v = match moved {
         Some(v) => v,
         None => leaf(&entry.pool, device, &action)?,
@@ -168,6 +180,11 @@ pub fn offline(
     let entry = open(admin, name)?;
     let action = format!("cannot offline {device}");
     let _one = begin(&entry, &action)?;
+    if let Some(guid) = entry.pool.cache_named(device).filter(|_| !how.fault) {
+        let done = entry.pool.set_cache_offline(guid, true, !how.temporary);
+        done.map_err(sentence(&action))?;
+        return finish(admin, &entry, peer, command, ("", None));
+    }
     let v = leaf(&entry.pool, device, &action)?;
     entry
         .pool
@@ -435,8 +452,12 @@ pub fn remove(
     let mut class = "vdev_remove_dev";
     match find(pool, device) {
         None => return Err(failed(&action, Kind::NotFound, "no such device in pool")),
-        Some(Named::Spare(c) | Named::Cache(c)) => {
-            let guid = c.get_u64(keys::GUID).unwrap_or(0);
+        Some(aux @ (Named::Spare(_) | Named::Cache(_))) => {
+            let guid = match aux {
+                Named::Spare(c) => c.get_u64(keys::GUID).unwrap_or(0),
+                Named::Cache(guid) => guid,
+                Named::InTree(v) => v.guid(),
+            };
             pool.remove_aux(guid).map_err(sentence(&action))?;
             class = "vdev_remove_aux";
         }

@@ -5,6 +5,7 @@ use api::{VdevAux, VdevClass, VdevHistograms, VdevKind, VdevState, VdevStats};
 use base::Txg;
 use disk::NvList;
 use env::Access;
+use pool::l2arc::CacheState;
 use pool::{Pool, Wear};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vdev::{keys, Aux, State, Vdev, VdevTree};
@@ -121,11 +122,27 @@ fn aux_row(pool: &Pool, dev: &NvList, class: VdevClass) -> api::Vdev {
         _ => VdevKind::Disk,
     };
     let mut stats = VdevStats::default();
+    let cache = match class {
+        VdevClass::Cache => pool.cache_figures(guid),
+        _ => None,
+    };
+    if let Some(f) = &cache {
+        stats = counted(&f.stats);
+        (stats.physical, stats.space, stats.alloc) = (f.physical, f.size, f.used);
+    }
     let in_tree = pool.tree().find(guid);
     if let Some(v) = in_tree.as_ref().filter(|v| v.device_asize() > 0) {
         path = v.path();
     }
-    let (state, aux) = if in_tree.is_some() && class == VdevClass::Spare {
+    let (state, aux) = if let Some(f) = &cache {
+        match f.state {
+            CacheState::Online => (VdevState::Online, VdevAux::None),
+            CacheState::Offline => (VdevState::Offline, VdevAux::None),
+            CacheState::Missing => (VdevState::CantOpen, VdevAux::OpenFailed),
+            CacheState::Foreign => (VdevState::CantOpen, VdevAux::CorruptData),
+            CacheState::Broken => (VdevState::Faulted, VdevAux::ErrorsExceeded),
+        }
+    } else if in_tree.is_some() && class == VdevClass::Spare {
         (VdevState::Online, VdevAux::Spared)
     } else if matches!(kind, VdevKind::Dspare { .. }) {
         let top = dev.get_u64(keys::pool::TOP_GUID).unwrap_or(0);
@@ -193,11 +210,10 @@ pub fn expandable(top: &Vdev) -> u64 {
     possible.saturating_sub(top.asize()) / unit * unit
 }
 
-/// Counters of one vdev. Groups count what their children did: a write to a mirror once.
-fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
+/// Counters of a device alone.
+fn counted(s: &vdev::Stats) -> VdevStats {
     let own = |n: &AtomicU64| n.load(Relaxed);
-    let s = &v.stats;
-    let mut out = VdevStats {
+    VdevStats {
         read_ops: own(&s.read_ops),
         write_ops: own(&s.write_ops),
         read_bytes: own(&s.read_bytes),
@@ -213,7 +229,12 @@ fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
         trim_errors: own(&s.trim_errors),
         initialize_errors: own(&s.initialize_errors),
         ..VdevStats::default()
-    };
+    }
+}
+
+/// Counters of one vdev. Groups count what their children did: a write to a mirror once.
+fn counters(v: &Vdev, children: &[api::Vdev]) -> VdevStats {
+    let mut out = counted(&v.stats);
     let once = v.kind().is_mirrorish();
     for c in children.iter().map(|c| &c.stats) {
         out.read_ops += c.read_ops;

@@ -29,7 +29,7 @@ const CACHED: u64 = 10_000;
 const BATCH: u64 = 1000;
 
 pub fn cache(b: &mut Bench) -> Result<()> {
-    let cache = Cache::new(CACHED * 8192, 1);
+    let cache = Cache::new(CACHED * 8192, 1, Arc::default());
     let block = Arc::new(vec![0; 4096]);
     let pointers: Vec<BlkPtr> = (0..CACHED).map(pointer).collect();
     pointers.iter().for_each(|p| cache.insert(p, block.clone()));

@@ -59,7 +59,7 @@ impl Lru {
 /// Hits of our cache with room for `most` blocks.
 fn ours(trace: &[u64], most: usize) -> usize {
     // Three fifths of the budget are for data.
-    let cache = Cache::new(most as u64 * WEIGHT * 5 / 3 + 2, 1);
+    let cache = Cache::new(most as u64 * WEIGHT * 5 / 3 + 2, 1, Arc::default());
     let block = Arc::new(vec![0; BLOCK]);
     let mut hits = 0;
     for n in trace {

@@ -84,7 +84,7 @@ pub static DATASET: &[Info] = &[
     row("refreservation", "REFRESERV", BytesOrNone, Local, "FV", "<size> | none | auto", "none", NUMBER, "Space kept for the dataset alone, without snapshots."),
     row("guid", "GUID", Plain, ReadOnly, "FVSB", "<uint64>", "", NUMBER, "Identity; travels with send and receive."),
     row("primarycache", "PRIMARYCACHE", Word, Inherit, "FVS", "all | none | metadata", "all", WORDS, "What stays in the daemon's block cache after it was read: everything, metadata only, or nothing. The kernel's page cache, which holds the content of files, is not concerned; see direct."),
-    row("secondarycache", "SECONDARYCACHE", Word, Inherit, "FVS", "all | none | metadata", "all", WORDS, "What is kept on cache devices. Stored for other systems: cache devices are not used here."),
+    row("secondarycache", "SECONDARYCACHE", Word, Inherit, "FVS", "all | none | metadata", "all", WORDS, "What goes to cache devices when it leaves memory, of what primarycache keeps there."),
     row("usedbysnapshots", "USEDSNAP", Bytes, ReadOnly, "FV", "<size>", "", NUMBER, "Space that destroying all snapshots would free."),
     row("usedbydataset", "USEDDS", Bytes, ReadOnly, "FV", "<size>", "", NUMBER, "Space of the dataset itself."),
     row("usedbychildren", "USEDCHILD", Bytes, ReadOnly, "FV", "<size>", "", NUMBER, "Space of the descendants."),

@@ -13,7 +13,6 @@
 
 use super::{object_name, unpack_entry, Ddts, FAST_DEDUP};
 use crate::Pool;
-use base::mutation::{mutated, Mutation};
 use base::{bail, Result};
 use disk::ddt::{DdtClass, DdtEntry, DdtKey};
 use disk::Dva;
@@ -62,13 +61,6 @@ struct Place {
     cookie: u64,
 }
 
-fn pruned_class() -> DdtClass {
-    match mutated(Mutation::PruneTakesShared) {
-        true => DdtClass::Duplicate,
-        false => DdtClass::Unique,
-    }
-}
-
 impl Ddts {
     /// What the logs hold goes into the ZAPs with the next txg.
     fn fold_logs(&self) {
@@ -78,7 +70,7 @@ impl Ddts {
     /// The next unique entries, each with the time since which it is unique; none at the end.
     fn unique_from(&self, place: &mut Place) -> Result<Option<Vec<(DdtKey, u64)>>> {
         let st = self.lock();
-        let class = pruned_class();
+        let class = DdtClass::Unique;
         while let Some(t) = st.tables.get(place.table) {
             let object = t.objects[class.index()];
             if !t.flat || t.is_empty() || object == 0 {
@@ -115,7 +107,7 @@ impl Ddts {
         let Some(t) = st.tables.get(table).filter(|t| t.flat) else {
             return Ok(found);
         };
-        let object = t.objects[pruned_class().index()];
+        let object = t.objects[DdtClass::Unique.index()];
         if object == 0 {
             return Ok(found);
         }
@@ -138,7 +130,7 @@ impl Ddts {
         gone: &[(DdtKey, DdtEntry)],
     ) -> Result<()> {
         let deflate = |d: &Dva| self.zio.devices.deflate(d.vdev(), d.asize());
-        let class = pruned_class();
+        let class = DdtClass::Unique;
         let mut guard = self.lock();
         let st = &mut *guard;
         let Some(t) = st.tables.get_mut(table) else {

@@ -161,6 +161,14 @@ impl Pool {
         }
     }
 
+    /// Whether devices of that kind are told of space that holds nothing.
+    pub(crate) fn autotrims(&self, is_file: bool) -> bool {
+        match self.background.wears.auto.mode.load(Relaxed) {
+            m if m == Mode::On as u8 => true,
+            m => is_file && m == Mode::Files as u8,
+        }
+    }
+
     /// Reads anew which devices are told of freed space: the property `autotrim`.
     pub(crate) fn refresh_autotrim(&self) -> Result<()> {
         let stored = self.stored_props()?;

@@ -132,7 +132,7 @@ impl Stats {
     }
 
     /// Takes over the counters of another vdev that this one stands for.
-    pub(crate) fn copy_from(&self, o: &Stats) {
+    pub fn copy_from(&self, o: &Stats) {
         for (to, from) in [
             (&self.read_ops, &o.read_ops),
             (&self.read_bytes, &o.read_bytes),

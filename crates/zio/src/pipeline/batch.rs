@@ -5,6 +5,7 @@ use crate::cache::Key;
 use crate::crypt::Crypt;
 use crate::flight::{Boarding, Flight, Lead};
 use crate::read_spec::{How, InUse, Lease, ReadSpec, Whole};
+use crate::scope::Scope;
 use crate::seam::{Looked, ReadOne};
 use crate::syncing;
 use base::{Block, Error, Result};
@@ -44,7 +45,7 @@ impl Zio {
                 }
                 continue;
             }
-            out.push(self.cached(bp, spec.whole.at(i)).map(Ok));
+            out.push(self.cached(bp, spec.whole.at(i), spec).map(Ok));
             if out[i].is_none() && syncing::here() {
                 missing.push((i, None));
             } else if out[i].is_none() {
@@ -142,10 +143,31 @@ impl Zio {
                 verify: v,
             })
             .collect();
-        match ahead {
-            true => self.devices.look_ahead(&reqs),
-            false => self.devices.look(&reqs),
+        let read = |reqs: &[ReadOne]| match ahead {
+            true => self.devices.look_ahead(reqs),
+            false => self.devices.look(reqs),
+        };
+        let Some(found) = self.second_look(&reqs) else {
+            return read(&reqs);
+        };
+        let missing = reqs.iter().zip(&found).filter(|(_, f)| f.is_none());
+        let missing: Vec<ReadOne> = missing.map(|(r, _)| *r).collect();
+        let mut rest = match missing.is_empty() {
+            true => Vec::new(),
+            false => read(&missing),
         }
+        .into_iter();
+        let looked = |f: Option<Vec<u8>>| match f {
+            Some(raw) => Looked {
+                data: Ok(raw),
+                wrong: Vec::new(),
+            },
+            None => rest.next().unwrap_or(Looked {
+                data: Err(base::Kind::Io.into()),
+                wrong: Vec::new(),
+            }),
+        };
+        found.into_iter().map(looked).collect()
     }
 
     fn read_missing(
@@ -170,8 +192,7 @@ impl Zio {
                 // Other copies, and the bookkeeping of failures.
                 Err(e) => self.read_from(bp, 1, 0, how, (l.wrong, e)),
             };
-            let r =
-                raw.and_then(|raw| self.finish(bp, spec.crypt, raw, spec.whole.at(i), spec.keep));
+            let r = raw.and_then(|raw| self.finish(bp, spec, raw, spec.whole.at(i)));
             if let (Some(lead), Ok(b)) = (lead.take(), &r) {
                 lead.landed(b);
             }
@@ -183,6 +204,11 @@ impl Zio {
     /// are left to whoever reads the blocks later: nothing is repaired or counted. Returns how many
     /// blocks were neither cached nor being read.
     pub fn read_ahead(&self, bps: &[BlkPtr], spec: &ReadSpec) -> usize {
+        // What nobody has asked for is not worth a write to a cache device.
+        let spec = &ReadSpec {
+            second: Scope::Nothing,
+            ..*spec
+        };
         let (crypt, keep) = (spec.crypt, spec.keep);
         let mut wanted: Vec<(usize, Option<Lead>)> = Vec::new();
         for (i, bp) in bps.iter().enumerate() {
@@ -199,7 +225,7 @@ impl Zio {
                 continue;
             }
             let whole = spec.whole.at(i);
-            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], crypt, raw, whole, keep)) {
+            if let (Some(lead), Ok(b)) = (lead, self.finish(&bps[i], spec, raw, whole)) {
                 lead.landed(&b);
             }
         }

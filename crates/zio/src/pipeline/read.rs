@@ -7,6 +7,7 @@ use crate::flight::Boarding;
 use crate::read_spec::{How, InUse, ReadSpec};
 use crate::scope::Scope;
 use crate::seam::{Looked, ReadOne, Wrong};
+use crate::victims::{Content, Victim};
 use crate::{swap, syncing};
 use base::sync::RwLockExt;
 use base::{bail, Block, Error, Kind, Result, Txg};
@@ -89,7 +90,7 @@ impl Zio {
             return self.decode(bp, self.read_copies(bp, 0, self.how(spec))?);
         }
         let whole = spec.whole.at(0);
-        if let Some(b) = self.cached(bp, whole) {
+        if let Some(b) = self.cached(bp, whole, spec) {
             return Ok(b);
         }
         let how = self.how(spec);
@@ -109,7 +110,7 @@ impl Zio {
             }
         }
         let raw = self.read_copies(bp, 0, how)?;
-        let r = self.finish(bp, crypt, raw, whole, spec.keep);
+        let r = self.finish(bp, spec, raw, whole);
         if let (Some(l), Ok(b)) = (lead, &r) {
             l.landed(b);
         }
@@ -119,20 +120,25 @@ impl Zio {
         r
     }
 
-    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept if
-    /// it is in `scope`. `whole`: all of it goes to the reader.
+    /// From the stored bytes to the content: decrypted or authenticated, decompressed, in order, kept as `spec` says.
+    /// `whole`: all of it goes to the reader.
     pub(super) fn finish(
         &self,
         bp: &BlkPtr,
-        crypt: &Crypt,
+        spec: &ReadSpec,
         mut raw: Vec<u8>,
         whole: bool,
-        scope: Scope,
     ) -> Result<Block> {
-        let keep = |b: &Block| match whole {
-            _ if !scope.has(bp) => {}
-            true => self.cache.insert_whole(bp, b.clone()),
-            false => self.cache.insert(bp, b.clone()),
+        let crypt = spec.crypt;
+        let kept = spec.keep.has(bp);
+        let passes = whole && self.cache.passes(bp);
+        if kept && passes {
+            self.cache.offer_stored(bp, &raw, spec.second);
+        }
+        let keep = |b: &Block| {
+            if kept && !passes {
+                self.cache.insert_for(bp, b.clone(), spec.second);
+            }
         };
         if !bp.uses_crypt() || bp.obj_type() == ObjType::OBJSET {
             let b = self.decode(bp, raw)?;
@@ -215,11 +221,47 @@ impl Zio {
         }
     }
 
-    pub(super) fn cached(&self, bp: &BlkPtr, whole: bool) -> Option<Block> {
+    pub(super) fn cached(&self, bp: &BlkPtr, whole: bool, spec: &ReadSpec) -> Option<Block> {
+        let second = match spec.keep.has(bp) {
+            true => spec.second,
+            false => Scope::Nothing,
+        };
         match whole {
-            true => self.cache.get_whole(bp),
-            false => self.cache.get(bp),
+            true => self.cache.get_whole(bp, second),
+            false => self.cache.get_for(bp, second),
         }
+    }
+
+    /// The PSIZE bytes of a block that has left the block cache: made from its content where that gives the same bytes, or else
+    /// read from the pool. None: they cannot be had, or must not be cached on a device.
+    pub fn victim_bytes(&self, v: &Victim) -> Option<Vec<u8>> {
+        let bp = &v.bp;
+        let synced = Txg::new(self.synced.load(Ordering::Acquire));
+        // A later pass of the txg being written may write something else to the same address.
+        if bp.is_gang() || bp.physical_birth() > synced || bp.sanity(self.devices.vdevs()).is_err()
+        {
+            return None;
+        }
+        let verify = self.verifier(bp);
+        let block = match &v.content {
+            Content::Stored(raw) => return verify(raw).then(|| raw.clone()),
+            Content::Plain(block) => block,
+        };
+        // Of zstd nobody knows the level, and the key of an encrypted block may be gone.
+        if !bp.uses_crypt() && bp.compress() != Compression::ZSTD {
+            if let Some(raw) = self.stored_form(bp, &Crypt::Plain, block, 0) {
+                return Some(raw);
+            }
+        }
+        self.read_copies(bp, 0, How::Probe).ok()
+    }
+
+    /// What the cache devices have of blocks given by their pointers.
+    pub(super) fn second_look(&self, reqs: &[ReadOne]) -> Option<Vec<Option<Vec<u8>>>> {
+        if reqs.is_empty() {
+            return None;
+        }
+        self.second().map(|s| s.look(reqs))
     }
 
     pub(super) fn read_copies(&self, bp: &BlkPtr, depth: u32, how: How) -> Result<Vec<u8>> {
@@ -230,6 +272,18 @@ impl Zio {
                 if b.len() == bp.psize() && verify(&b) {
                     return Ok(b.to_vec());
                 }
+            }
+        }
+        if !bp.is_gang() && matches!(how, How::Used(_)) {
+            let one = ReadOne {
+                dva: bp.dva(0),
+                psize: bp.psize(),
+                birth: bp.physical_birth(),
+                verify: &verify,
+            };
+            let found = self.second_look(&[one]).and_then(|mut l| l.pop()?);
+            if let Some(raw) = found {
+                return Ok(raw);
             }
         }
         let none = Error::damaged(format!("no address in {bp:?}"));

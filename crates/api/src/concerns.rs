@@ -113,6 +113,8 @@ impl Request {
             Request::DeviceAttach(r) => Concerns::Names(vec![&r.pool]),
             Request::PoolScrub(r) => Concerns::Names(vec![&r.pool]),
             Request::PoolWear(r) => Concerns::Names(vec![&r.pool]),
+            Request::VdevGet(r) => Concerns::Names(vec![&r.pool]),
+            Request::VdevSet(r) => Concerns::Names(vec![&r.pool]),
             Request::PoolSplit(r) => Concerns::Names(vec![&r.pool]),
             Request::DatasetCreate(r) => Concerns::Names(vec![&r.name]),
             Request::DatasetDestroy(r) => Concerns::Names(vec![&r.name]),

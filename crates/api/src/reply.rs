@@ -27,6 +27,8 @@ pub enum Reply {
     Importable(Vec<Importable>),
     /// A pool was imported.
     Imported(Imported),
+    /// Vdevs with properties.
+    VdevProps(Answer<VdevProps>),
     /// A pool was split, or would be.
     Split(Split),
     /// Records of the history.

@@ -225,6 +225,10 @@ pub enum Request {
         #[serde(default)]
         command: String,
     },
+    /// Answered by `VdevProps`: properties of vdevs.
+    VdevGet(VdevGet),
+    /// Answered by `Done`: a property of a vdev is set, or with an empty value taken away.
+    VdevSet(VdevSet),
     /// Answered by `Split`. One side of every mirror has become a pool of its own, which is exported; or would.
     PoolSplit(PoolSplit),
     /// Answered by `Done` when it is on disk: a pool gets another guid.

@@ -3,7 +3,7 @@
 use crate::daemon_table::{DAEMON, ENVIRONMENT, FILES};
 use crate::examples::{self, Example};
 use crate::help::synopsis_words;
-use crate::props::{Class, Info, DATASET, POOL};
+use crate::props::{Class, Info, DATASET, POOL, POOL_SPACE, VDEV};
 use crate::table::{Flag, Sub, Tool};
 use crate::zdb_table::ZDB;
 use crate::zfs_table::ZFS;
@@ -20,6 +20,7 @@ pub fn pages() -> Vec<(&'static str, String)> {
         ("zstream.8", zstream()),
         ("zfsprops.7", zfsprops()),
         ("zpoolprops.7", zpoolprops()),
+        ("vdevprops.7", vdevprops()),
     ]
 }
 
@@ -341,13 +342,47 @@ fn zpoolprops() -> String {
     properties(&mut page, POOL, &[Class::Once]);
     page.section("OTHER PROPERTIES");
     properties(&mut page, POOL, &[Class::Local]);
+    page.section("SPACE");
+    page.paragraph(
+        "These read-only properties are shown when they are named; all leaves them out.",
+    );
+    for p in POOL_SPACE {
+        page.item(&format!("\\fB{}\\fR", escape(p.name)), p.help);
+    }
     page.section("FEATURES");
     page.paragraph(
         "feature@NAME shows disabled, enabled or active and can be set to enabled. An active \
          feature changes what is on disk: software without it cannot use the pool, or only read \
          it. unsupported@GUID shows features of the pool that are not known here.",
     );
-    page.see(&["zpool(8)", "zfsprops(7)"]);
+    page.see(&["zpool(8)", "zfsprops(7)", "vdevprops(7)"]);
+    page.0
+}
+
+fn vdevprops() -> String {
+    let mut page = Page::new("vdevprops", 7, "properties of the vdevs of ZFS pools");
+    page.section("DESCRIPTION");
+    page.paragraph(
+        "Properties of vdevs are shown with zpool get and set with zpool set, with the pool and the vdev as \
+         operands. What is set is stored in the pool. A property that a vdev does not have is shown as a dash.",
+    );
+    page.paragraph(
+        "Thresholds for errors count for all devices below the vdev they are set on: of a device its own value \
+         counts, else that of its top-level vdev, else that of the root. Where none is set, 10 errors within 600 seconds \
+         count. A value that is set on a device is lost when the device is replaced. none takes a value away.",
+    );
+    page.section("READ-ONLY PROPERTIES");
+    properties(&mut page, VDEV, &[Class::ReadOnly]);
+    for p in VDEV.iter().filter(|p| !p.visible && p.name != "name") {
+        page.item(&format!("\\fB{}\\fR", escape(p.name)), p.help);
+    }
+    page.section("OTHER PROPERTIES");
+    properties(&mut page, VDEV, &[Class::Local]);
+    page.section("USER PROPERTIES");
+    page.paragraph(
+        "Names with a colon hold any text of less than 8192 bytes. An empty value takes the property away.",
+    );
+    page.see(&["zpool(8)", "zpoolprops(7)"]);
     page.0
 }
 

@@ -1,9 +1,13 @@
 //! Properties as the commands show them: names, column headings, forms of values. What may be set
 //! to what is decided by the daemon; the lists of values here are for help, manual and widths.
 
+mod classes;
 mod data;
+mod vdevs;
 
+pub use classes::POOL_SPACE;
 pub use data::{DATASET, POOL};
+pub use vdevs::VDEV;
 
 /// How a raw value becomes text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +137,12 @@ pub fn pool(name: &str) -> Option<&'static Info> {
     if name == "listsnaps" {
         return find(POOL, "listsnapshots");
     }
-    find(POOL, name)
+    find(POOL, name).or_else(|| find(POOL_SPACE, name))
+}
+
+/// A property of vdevs by name or column heading.
+pub fn vdev(name: &str) -> Option<&'static Info> {
+    find(VDEV, name)
 }
 
 fn find(table: &'static [Info], name: &str) -> Option<&'static Info> {
@@ -215,6 +224,14 @@ pub fn dataset_form(name: &str) -> Form {
 /// Form of any pool property.
 pub fn pool_form(name: &str) -> Form {
     POOL.iter()
+        .chain(POOL_SPACE)
+        .find(|p| p.name == name)
+        .map_or(Form::Text, |p| p.form)
+}
+
+/// Form of any property of vdevs.
+pub fn vdev_form(name: &str) -> Form {
+    VDEV.iter()
         .find(|p| p.name == name)
         .map_or(Form::Text, |p| p.form)
 }
@@ -225,7 +242,7 @@ mod tests {
 
     #[test]
     fn tables() {
-        for table in [DATASET, POOL] {
+        for table in [DATASET, POOL, POOL_SPACE, VDEV] {
             let mut names = std::collections::HashSet::new();
             for p in table {
                 assert!(names.insert(p.name), "{} twice", p.name);

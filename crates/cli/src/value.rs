@@ -1,6 +1,6 @@
 //! Prints raw values of properties as text.
 
-use crate::props::{dataset_form, pool_form, Form};
+use crate::props::{dataset_form, pool_form, vdev_form, Form};
 use crate::time;
 use api::{Source, Value};
 use base::sizes::nice;
@@ -38,6 +38,15 @@ pub fn dataset(name: &str, value: &Value, exact: bool, zone: &TimeZone) -> Strin
 /// Text of a pool property.
 pub fn pool(name: &str, value: &Value, exact: bool, zone: &TimeZone) -> String {
     show(pool_form(name), value, exact, zone)
+}
+
+/// Text of a property of a vdev.
+pub fn vdev(name: &str, value: &Value, exact: bool, zone: &TimeZone) -> String {
+    match (vdev_form(name), value) {
+        // OpenZFS shows no number where the threshold is not set.
+        (Form::Limit, Value::Number(u64::MAX)) => "-".into(),
+        (form, value) => show(form, value, exact, zone),
+    }
 }
 
 /// The word or sentence of the SOURCE column.

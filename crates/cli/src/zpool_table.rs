@@ -665,8 +665,8 @@ static SUBS: &[Sub] = &[
     Sub {
         name: "get",
         aliases: &[],
-        about: "Print properties of pools.",
-        operands: "all|property,... [pool]...",
+        about: "Print properties of pools or vdevs.",
+        operands: "all|property,... [pool]... | pool vdev...",
         flags: &[
             SCRIPTED,
             EXACT,
@@ -675,18 +675,21 @@ static SUBS: &[Sub] = &[
             JSON_INT,
             JSON_GUID,
         ],
-        text: &["See zpoolprops(7). Without pools: all of them."],
+        text: &[
+            "See zpoolprops(7) and vdevprops(7). Without pools: all of them. A vdev is named as in zpool status, by its path or its guid; \
+             all-vdevs means all of the pool, root-0 the root vdev.",
+        ],
         complete: Complete::Pools,
         built: true,
     },
     Sub {
         name: "set",
         aliases: &[],
-        about: "Set a property of a pool.",
-        operands: "property=value pool",
+        about: "Set a property of a pool or a vdev.",
+        operands: "property=value pool [vdev]",
         flags: &[],
-        text: &["See zpoolprops(7). feature@name=enabled enables a feature."],
-        complete: Complete::Pools,
+        text: &["See zpoolprops(7) and vdevprops(7). feature@name=enabled enables a feature."],
+        complete: Complete::PoolThenDevices,
         built: true,
     },
     Sub {

@@ -3,7 +3,7 @@
 //! stored.
 
 use cli::daemon_table::ENVIRONMENT;
-use cli::props::{Class, Info, DATASET, POOL};
+use cli::props::{Class, Info, DATASET, POOL, VDEV};
 use cli::table::{Flag, Tool};
 use std::path::Path;
 
@@ -219,6 +219,24 @@ const POOLS: &[(&str, By)] = &[
     ("dedup_table_quota", Code("pool/src/lib.rs")),
 ];
 
+#[rustfmt::skip]
+const VDEVS: &[(&str, By)] = &[
+    ("comment", Code("admin/src/pools/vdev_props.rs")),
+    ("path", Code("admin/src/pools/vdev_props.rs")),
+    ("allocating", Code("pool/src/vdev_props.rs")),
+    ("failfast", Nobody(STORED)),
+    // With the sort of errors put in front.
+    ("checksum_n", Code("admin/src/pools/vdev_props.rs")),
+    ("checksum_t", Code("admin/src/pools/vdev_props.rs")),
+    ("io_n", Code("admin/src/pools/vdev_props.rs")),
+    ("io_t", Code("admin/src/pools/vdev_props.rs")),
+    ("slow_io_n", Code("admin/src/pools/vdev_props.rs")),
+    ("slow_io_t", Code("admin/src/pools/vdev_props.rs")),
+    ("slow_io_events", Code("admin/src/pools/agent.rs")),
+    ("sit_out", Code("admin/src/pools/vdev_props.rs")),
+    ("autosit", Code("pool/src/vdev_props.rs")),
+];
+
 fn check(table: &[Info], readers: &[(&str, By)], wrong: &mut Vec<String>) {
     let settable = |p: &&Info| p.visible && p.class != Class::ReadOnly;
     for p in table.iter().filter(settable) {
@@ -245,6 +263,7 @@ fn every_property_is_obeyed_or_said_to_be_stored_only() {
     let mut wrong = Vec::new();
     check(DATASET, DATASETS, &mut wrong);
     check(POOL, POOLS, &mut wrong);
+    check(VDEV, VDEVS, &mut wrong);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

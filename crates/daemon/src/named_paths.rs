@@ -34,6 +34,7 @@ fn named(request: &Request) -> Vec<&str> {
         }
         Request::PoolAdd(r) => devices(&r.vdevs, &mut out),
         Request::PoolSet { props, .. } => cache_file(props, &mut out),
+        Request::VdevSet(r) if r.property == "path" => out.push(&r.value),
         Request::PoolSplit(r) => cache_file(&r.props, &mut out),
         Request::ImportScan(r) => places(r, &mut out),
         Request::PoolImport(r) => {

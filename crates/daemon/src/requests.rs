@@ -47,6 +47,7 @@ fn for_everybody(request: &Request) -> bool {
         Request::Ping {}
             | Request::Version {}
             | Request::PoolGet(_)
+            | Request::VdevGet(_)
             | Request::DatasetGet(_)
             | Request::Holds { .. }
             | Request::Permissions { .. }
@@ -437,6 +438,8 @@ fn answer_of_work(
             discard,
             command,
         } => checkpoint::checkpoint(admin, peer, &pool, discard, &command).map(done_but),
+        Request::VdevGet(r) => pools::vdev_props::get(admin, &r).map(Reply::VdevProps),
+        Request::VdevSet(r) => pools::vdev_props::set(admin, peer, &r).map(done),
         Request::PoolSplit(r) => pools::split::split(admin, peer, &r).map(Reply::Split),
         Request::PoolReguid {
             pool,

@@ -193,6 +193,7 @@ impl Pool {
                 left: Mutex::default(),
                 renamed: AtomicU64::new(0),
                 dtls: Mutex::new(p.dtls),
+                autosit: Mutex::default(),
                 heart: p.heart,
             },
             txgs: Txgs::new(state, p.first_txg, p.first_group),

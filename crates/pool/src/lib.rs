@@ -87,6 +87,7 @@ mod tops;
 mod txg_times;
 mod txgs;
 mod upgrade;
+mod vdev_props;
 mod vdevs;
 mod verify;
 mod volumes;
@@ -120,6 +121,7 @@ pub use spacemaps::{map_pieces, MapFeatures, SpaceMaps, TopShape};
 pub use spares::{is_called, AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
 pub use upgrade::enable_features;
+pub use vdev_props::is_of_format;
 pub use volumes::Volume;
 pub use wear::{Wear, WearAction, WearRefusal, WearState, WearStatus};
 

@@ -428,6 +428,7 @@ impl Pool {
             pool.load_work()?;
         }
         pool.refresh_props()?;
+        pool.load_autosit();
         if !pool.config.readonly {
             // Whatever may refuse the import comes before the first write.
             pool.rehearse_claims(by_log)?;

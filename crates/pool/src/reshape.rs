@@ -684,7 +684,9 @@ impl Pool {
             .filter(|z| *z != 0)
             .find_map(|z| {
                 let dn = self.mos().hold(z).ok()?;
-                Zap::new(&dn).get(name).ok().flatten()
+                let set = Zap::new(&dn).get(name).ok().flatten();
+                // As OpenZFS stores that it is not set.
+                set.filter(|n| *n != u64::MAX)
             })
     }
 

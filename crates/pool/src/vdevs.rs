@@ -5,7 +5,7 @@
 //! tasks of a txg.
 //!
 //! Lock order: the syncing thread holds `dtls` while it changes the MOS, and comes from there to the locks of leaves and to what
-//! scans have given up. `heart` comes before the lock of [`crate::suspend::Suspension`]. `aux` and `left` are leaf locks.
+//! scans have given up. `heart` comes before the lock of [`crate::suspend::Suspension`]. `aux`, `left` and `autosit` are leaf locks.
 
 use crate::devices::TreeDevices;
 use crate::l2arc::CacheDevices;
@@ -13,7 +13,7 @@ use crate::multihost::Heart;
 use crate::reshape::Left;
 use crate::spares::AuxDevices;
 use base::RangeSet;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use vdev::VdevTree;
@@ -34,6 +34,8 @@ pub(crate) struct Vdevs {
     pub renamed: AtomicU64,
     /// DTLs as they are on disk, by guid of the leaf.
     pub dtls: Mutex<HashMap<u64, RangeSet>>,
+    /// Guids of the RAID-Z and dRAID vdevs that have the property `autosit`.
+    pub autosit: Mutex<HashSet<u64>>,
     /// Heartbeats of `multihost`.
     pub heart: Heart,
 }

@@ -61,6 +61,8 @@ pub enum Trouble {
     /// Does not answer before [`FaultyDisks::heal`], which has the transfer carried out, or a cut,
     /// which has it fail.
     Stall,
+    /// Answers so many milliseconds later.
+    Delay(u64),
     /// Of a flush: fails with EIO, and what was written since the last one is lost.
     Lose,
 }
@@ -519,6 +521,11 @@ impl Served {
             Some(Trouble::Lose) => {
                 disk.forget();
                 return Err(Errno::EIO);
+            }
+            Some(Trouble::Delay(ms)) => {
+                drop(state);
+                std::thread::sleep(std::time::Duration::from_millis(ms));
+                state = self.lock();
             }
             Some(Trouble::Stall) => {
                 let healed = state.healed;

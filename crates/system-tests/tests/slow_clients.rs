@@ -63,6 +63,8 @@ fn shape(r: &Request) -> Shape {
         | Request::PoolWear(_)
         | Request::PoolResilver { .. }
         | Request::PoolCheckpoint { .. }
+        | Request::VdevGet(_)
+        | Request::VdevSet(_)
         | Request::PoolSplit(_)
         | Request::PoolReguid { .. }
         | Request::PoolPrefetch { .. }

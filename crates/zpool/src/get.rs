@@ -1,6 +1,6 @@
 //! `zpool get` and `zpool set`.
 
-use crate::common;
+use crate::{common, vdev_props};
 use api::{PoolGet, Request, Select};
 use cli::json::{envelope, property, Object, Put};
 use cli::{Cx, Fail, Outcome, Parsed};
@@ -12,10 +12,13 @@ pub fn get(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let Some((list, pools)) = args.operands.split_first() else {
         return Err(Fail::Usage("missing property argument".into()));
     };
-    if pools.iter().any(|p| p == "root" || p == "all-vdevs") {
-        return Err(Fail::Error(
-            "zpool get: properties of vdevs are not available in this version yet".into(),
-        ));
+    if let Some((pool, vdevs)) = vdev_props::asked(pools, cx)? {
+        let form = vdev_props::Form {
+            fields,
+            exact,
+            json,
+        };
+        return vdev_props::get(args, list, (&pool, &vdevs), &form, cx);
     }
     let props = if list == "all" {
         Select::All
@@ -102,13 +105,11 @@ pub fn set(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if rest.len() > 2 {
         return Err(Fail::Usage("too many pool names".into()));
     }
-    if rest.len() == 2 {
-        return Err(Fail::Error(
-            "zpool set: properties of vdevs are not available in this version yet".into(),
-        ));
-    }
     let (name, value) = cli::names::assignment(&text)
         .ok_or_else(|| Fail::Usage("missing value in property=value argument".into()))?;
+    if let [pool, vdev] = rest {
+        return vdev_props::set(pool, vdev, (name, value), cx);
+    }
     let pool = rest[0].clone();
     let known = common::pool_property(&name).ok_or_else(|| {
         Fail::Error(format!(

@@ -21,6 +21,7 @@ mod status_text;
 #[cfg(test)]
 mod testing;
 mod upgrade;
+mod vdev_props;
 mod wear;
 
 use cli::{Cx, Outcome, Parsed, Sub};

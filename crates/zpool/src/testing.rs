@@ -13,6 +13,7 @@ pub struct Fake {
     pub refuse: Option<ApiError>,
     pub unplayed: Vec<String>,
     pub split: Split,
+    pub vdevs: Vec<VdevProps>,
     pub events: Events,
     pub seen: Vec<Request>,
 }
@@ -103,6 +104,10 @@ impl Backend for Fake {
             Request::PoolWear(w) => Reply::Batch(api::Batch {
                 done: w.devices.clone(),
                 ..api::Batch::default()
+            }),
+            Request::VdevGet(_) => Reply::VdevProps(Answer {
+                found: self.vdevs.clone(),
+                failed: Vec::new(),
             }),
             Request::PoolSplit(_) => Reply::Split(self.split.clone()),
             Request::PoolActivity { .. } => Reply::Activity(vec![]),

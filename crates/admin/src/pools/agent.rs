@@ -9,7 +9,8 @@
 //! 3. brings back leaves that were gone and whose device is there again, also by another name, or puts a new device in their place (`autoreplace`);
 //! 4. lets a hot spare stand in for a leaf that is faulted, removed or cannot be opened, of a dRAID preferably one of its
 //!    distributed spares;
-//! 5. has vdevs use what their devices have grown by (`autoexpand`).
+//! 5. has vdevs use what their devices have grown by (`autoexpand`);
+//! 6. has devices sit out that answer much later than the others of their RAID-Z, and ends that ([`super::autosit`]).
 //!
 //! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
 //! When a suspended pool goes on, the errors before are settled: the devices have taken everything since. So a leaf is put out of
@@ -19,6 +20,7 @@
 //! suspended while one of them is written, that thread waits with it; [`Agent::look`] does not, and begins no other.
 
 use crate::events::{self, Events, EREPORT, RESOURCE, SYSEVENT};
+use crate::pools::autosit::Autosit;
 use crate::pools::create::label_objection;
 use crate::pools::create::Objection;
 use crate::pools::moved;
@@ -123,6 +125,8 @@ pub struct Agent {
     resumptions: u64,
     /// What errors lead to, and is not begun yet.
     due: Vec<(u64, Verdict)>,
+    /// Latencies of devices that may sit out.
+    autosit: Autosit,
     /// Changes under way.
     under_way: Option<Receiver<Tried>>,
 }
@@ -143,6 +147,7 @@ impl Agent {
             tell_if_it_hangs(&admin.events, pool, leaf, seen, now);
         }
         self.look_at_groups(&admin.events, pool);
+        self.autosit.look(&admin.events, pool, now);
         let stuck = pool.suspended().is_some();
         let was_stuck = std::mem::replace(&mut self.stuck, stuck);
         if stuck && !was_stuck {
@@ -352,6 +357,9 @@ fn judge(events: &Events, pool: &Pool, leaf: &Vdev, seen: &mut Seen, now: u64) -
             continue;
         }
         any = true;
+        if class == "delay" && pool.vdev_number(leaf, "slow_io_events") == Some(0) {
+            continue;
+        }
         let mut pairs: Vec<_> = of_class(class).map(events::of_transfer).collect();
         if pairs.is_empty() {
             // Only counted: a flush, a label.

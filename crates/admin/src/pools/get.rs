@@ -2,8 +2,8 @@
 
 use crate::compat::{self, Set};
 use crate::datasets::{once, rights};
-use crate::pools::damage;
 use crate::pools::tree::{aux_rows, expandable, imported_state, Look};
+use crate::pools::{class_props, damage};
 use crate::registry::{Absent, Admin, PoolEntry};
 use api::{
     Answer, ApiError, Peer, PoolFacts, PoolGet, Prop, ScanState, Select, Source, Value, VdevState,
@@ -378,6 +378,12 @@ impl<'a> Getter<'a> {
                 Prop::new(format!("unsupported@{guid}"), Value::None, Source::None)
             });
         }
+        if let Some(value) = class_props::value(&self.entry.pool, self.space, name) {
+            return Prop::new(name, value, Source::None);
+        }
+        if let "dedupused" | "dedupsaved" = name {
+            return self.dedup(name);
+        }
         match props::pool(name) {
             Some(p) => self.native(p),
             None => match self.stored(name) {
@@ -385,6 +391,17 @@ impl<'a> Getter<'a> {
                 None => Prop::new(name, Value::None, Source::Default),
             },
         }
+    }
+
+    /// Space of deduplicated blocks, or what deduplication saves.
+    fn dedup(&self, name: &str) -> Prop {
+        let ddt = &self.entry.pool.shares().ddt;
+        let value = match self.unless_stuck(|| ddt.try_total()) {
+            Ok(t) if name == "dedupused" => Value::Number(t[3]),
+            Ok(t) => Value::Number(t[7].saturating_sub(t[3])),
+            Err(_) => Value::None,
+        };
+        Prop::new(name, value, Source::None)
     }
 
     fn feature(&self, f: &Feature) -> Prop {

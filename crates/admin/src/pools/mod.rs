@@ -2,7 +2,9 @@
 
 pub mod abandon;
 pub mod agent;
+mod autosit;
 pub mod checkpoint;
+mod class_props;
 pub mod create;
 pub mod damage;
 pub mod dedup;
@@ -16,6 +18,7 @@ pub mod set;
 pub mod split;
 mod tree;
 pub mod upgrade;
+pub mod vdev_props;
 pub mod wear;
 
 use crate::errors::answer;

@@ -3,8 +3,8 @@
 use crate::compat;
 use crate::datasets::kind_of;
 use crate::errors::answer;
-use crate::pools::open;
 use crate::pools::upgrade::upgrade;
+use crate::pools::{class_props, open};
 use crate::registry::{Admin, PoolEntry};
 use crate::suspended::not_suspended;
 use crate::Answer;
@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 /// A native property by name.
 pub fn known(name: &str) -> Answer<&'static PoolProp> {
+    if class_props::is_one(name) {
+        let why = format!("'{name}' is readonly");
+        return Err(ApiError::reason(Kind::Invalid, why));
+    }
     props::pool(name)
         .ok_or_else(|| ApiError::reason(Kind::Invalid, format!("invalid property '{name}'")))
 }

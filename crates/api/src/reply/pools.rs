@@ -590,6 +590,15 @@ pub struct Importable {
     pub scan: Option<Scan>,
 }
 
+/// Properties of a vdev.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VdevProps {
+    /// The vdev, without what is below it.
+    pub vdev: Vdev,
+    /// Those asked for.
+    pub props: Vec<Prop>,
+}
+
 /// Outcome of a split.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -8,13 +8,13 @@ use super::Form::{
 use super::{Class, Form, Info};
 
 /// Visible, and stored as a number.
-type Shape = (bool, bool);
-const NUMBER: Shape = (true, true);
-const WORDS: Shape = (true, false);
-const HIDDEN: Shape = (false, false);
-const HIDDEN_NUMBER: Shape = (false, true);
+pub(super) type Shape = (bool, bool);
+pub(super) const NUMBER: Shape = (true, true);
+pub(super) const WORDS: Shape = (true, false);
+pub(super) const HIDDEN: Shape = (false, false);
+pub(super) const HIDDEN_NUMBER: Shape = (false, true);
 
-const fn row(
+pub(super) const fn row(
     name: &'static str,
     column: &'static str,
     form: Form,

@@ -102,7 +102,7 @@ impl Pool {
     }
 
     /// Whether the rest of the pool has room for as much as the vdev could hold, and slop space twice.
-    fn has_room_without(&self, top: &Vdev) -> Result<bool> {
+    pub(crate) fn has_room_without(&self, top: &Vdev) -> Result<bool> {
         let stats = self.space().stats();
         let Some(own) = stats.vdevs.iter().find(|v| v.id == top.id()) else {
             return Ok(false);

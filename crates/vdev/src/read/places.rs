@@ -293,7 +293,10 @@ pub(super) fn column(
 pub(super) fn first_places(plan: &Plan, mode: Mode, want: &mut dyn FnMut(usize, usize, usize)) {
     let nparity = plan.map.as_ref().map_or(0, |m| m.nparity);
     for (s, cols) in plan.stripes.iter().enumerate() {
-        let fresh = |c: &Column| c.cands.first().is_some_and(|k| !k.stale);
+        let fresh = |c: &Column| {
+            let sits = |k: &Cand| plan.map.is_some() && k.leaf.sits_out() != 0;
+            c.cands.first().is_some_and(|k| !k.stale && !sits(k))
+        };
         let whole = cols.iter().skip(nparity).all(|c| c.blank || fresh(c));
         for (c, col) in cols.iter().enumerate() {
             match mode {

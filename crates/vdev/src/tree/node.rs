@@ -203,6 +203,8 @@ pub struct Vdev {
     reflow: Mutex<Option<Reflow>>,
     /// Size of the ring slots on this leaf: the ashift of its top-level vdev.
     pub(crate) top_ashift: AtomicU64,
+    /// See [`Vdev::sit_out`].
+    sits_out: AtomicU64,
 }
 
 impl std::fmt::Debug for Vdev {
@@ -222,6 +224,17 @@ impl Vdev {
     /// What the vdev is.
     pub fn kind(&self) -> VdevKind {
         self.kind
+    }
+
+    /// Reads of a RAID-Z or dRAID make up for this leaf from parity, except those of scans, until the caller says otherwise. Writes go
+    /// to it. `until` is for the caller to remember, and not 0; 0: the leaf is read again.
+    pub fn sit_out(&self, until: u64) {
+        self.sits_out.store(until, Relaxed);
+    }
+
+    /// What [`Vdev::sit_out`] was told; 0: the leaf is read.
+    pub fn sits_out(&self) -> u64 {
+        self.sits_out.load(Relaxed)
     }
 
     /// Index in the parent.

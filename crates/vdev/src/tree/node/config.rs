@@ -72,6 +72,7 @@ impl Vdev {
             indirect: RwLock::new(None),
             reflow: Mutex::new(None),
             top_ashift: AtomicU64::new(0),
+            sits_out: AtomicU64::new(0),
         };
         if ashift != 0 {
             v.spread_ashift(ashift);

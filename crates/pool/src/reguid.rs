@@ -11,7 +11,7 @@ use base::sync::MutexExt;
 use base::{bail, Kind, Result};
 use dmu::Tx;
 use std::sync::atomic::Ordering::Relaxed;
-use vdev::{State, VdevKind};
+use vdev::State;
 
 /// Txgs in which devices that leave have left.
 const TRIES: usize = 8;
@@ -21,7 +21,7 @@ impl Pool {
     ///
     /// # Errors
     /// A checkpoint exists or is being discarded; `Kind::NoDevice`: a device is not there; `Kind::Exists`: the pool or a device
-    /// of it has that guid; `Kind::Invalid`: it is 0; `Kind::Unsupported`: the pool has dRAID vdevs. Nothing was changed then.
+    /// of it has that guid; `Kind::Invalid`: it is 0; `Kind::Busy`: devices are leaving the pool. Nothing was changed then.
     pub fn reguid(&self, guid: Option<u64>) -> Result<u64> {
         self.writable()?;
         let random = || loop {
@@ -46,17 +46,6 @@ impl Pool {
     fn change_guid(&self, guid: u64) -> Result<u64> {
         self.task(move |pool, tx| {
             pool.without_checkpoint()?;
-            // A power cut at some moments leaves such a pool with labels of both guids that are not told apart (docs/testing.md).
-            let tops = pool.tree().tops();
-            if tops
-                .iter()
-                .any(|t| matches!(t.kind(), VdevKind::Draid { .. }))
-            {
-                bail!(
-                    Unsupported,
-                    "this software cannot give a pool with dRAID vdevs another guid yet"
-                );
-            }
             if !pool.vdevs.left.acquire().is_empty() {
                 bail!(Again, "a device leaves the pool");
             }

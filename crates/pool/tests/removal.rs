@@ -202,9 +202,10 @@ impl World {
         let dir = TempDir::new("removal").unwrap();
         let disks: Vec<_> = self.disks.iter().map(|d| d.fork()).collect();
         rig::dump(&disks, dir.path()).unwrap();
-        if let Err(e) = z.check(dir.path(), "tank") {
-            panic!("{e}");
-        }
+        z.check(dir.path(), "tank")
+            .unwrap_or_else(|e| panic!("{e}"));
+        z.objects(dir.path(), "tank")
+            .unwrap_or_else(|e| panic!("{e}"));
     }
 }
 
@@ -567,6 +568,68 @@ fn the_good_copy_of_a_mirror_survives_the_removal() {
     w.finish(false);
     assert_eq!(w.state(), ScanState::Finished);
     w.reimport(&[0, 1]);
+    w.verify();
+    rig::walk(&w.pool).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// All copies of a block are spoilt while its vdev is removed, or afterwards, and mended as a stream mends them.
+#[test]
+fn a_block_is_mended_on_a_vdev_that_is_removed() {
+    let mut w = World::new();
+    w.add(1);
+    w.pool.sync().unwrap();
+    let on_first = |w: &World, (object, _): &(u64, u64)| {
+        let bp = w.os().pointer_of(*object, 0, 3).unwrap().unwrap();
+        (bp.dva(0).vdev() == 0).then_some(bp)
+    };
+    let all: Vec<_> = w.objects.iter().filter_map(|o| on_first(&w, o)).collect();
+    assert!(all.len() > 20, "{}", all.len());
+    let spoil_and_mend = |w: &World| {
+        for bp in &all {
+            let (dva, birth) = (bp.dva(0), bp.physical_birth());
+            let right = w.pool.zio().read_raw(bp).unwrap();
+            let wrong: Vec<u8> = right.iter().map(|b| b ^ 0x5a).collect();
+            let devices = &w.pool.zio().devices;
+            devices.mend(&dva, birth, &wrong).unwrap();
+            assert!(w.pool.zio().probe_raw(bp).is_err());
+            assert!(devices.mend(&dva, birth, &right).unwrap().written > 0);
+            w.pool.zio().probe_raw(bp).unwrap();
+        }
+    };
+    w.pool.remove_top(0).unwrap();
+    for _ in 0..12 {
+        w.pool.task(|_, _| Ok(())).unwrap();
+    }
+    assert!(w.pool.is_removing());
+    // What is copied while it is spoilt is mended where it was copied to.
+    let kept: Vec<(u64, Vec<u8>)> = (all.iter().enumerate())
+        .map(|(n, bp)| (n as u64, w.pool.zio().read_raw(bp).unwrap()))
+        .collect();
+    for (n, right) in &kept {
+        let bp = &all[*n as usize];
+        let wrong: Vec<u8> = right.iter().map(|b| b ^ 0x5a).collect();
+        let devices = &w.pool.zio().devices;
+        devices
+            .mend(&bp.dva(0), bp.physical_birth(), &wrong)
+            .unwrap();
+    }
+    for _ in 0..6 {
+        w.pool.task(|_, _| Ok(())).unwrap();
+    }
+    assert!(w.pool.is_removing());
+    for (n, right) in &kept {
+        let bp = &all[*n as usize];
+        let devices = &w.pool.zio().devices;
+        devices
+            .mend(&bp.dva(0), bp.physical_birth(), right)
+            .unwrap();
+    }
+    spoil_and_mend(&w);
+    w.finish(false);
+    w.verify();
+    spoil_and_mend(&w);
+    w.verify();
+    w.reimport(&[0]);
     w.verify();
     rig::walk(&w.pool).unwrap_or_else(|e| panic!("{e}"));
 }

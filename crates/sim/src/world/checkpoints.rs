@@ -75,10 +75,8 @@ impl World {
             return must_fail(done, &[Kind::Exists], what);
         }
         match done {
-            // A device is not there or lacks something, a checkpoint is being discarded, or there are dRAIDs.
-            Err(e) if matches!(e.kind, Kind::NoDevice | Kind::Busy | Kind::Unsupported) => {
-                Ok(Outcome::Refused)
-            }
+            // A device is not there or lacks something, or a checkpoint is being discarded.
+            Err(e) if matches!(e.kind, Kind::NoDevice | Kind::Busy) => Ok(Outcome::Refused),
             Err(e) => Err(e),
             Ok(()) => {
                 let pos = self.pos();

@@ -66,6 +66,17 @@ fn run_tidy(shrink: bool) -> Result<ExitCode, String> {
     for (n, crates) in report.levels.iter().enumerate() {
         println!("  {n:2}  {}", crates.join(" "));
     }
+    let upward = report
+        .upward
+        .iter()
+        .map(|(room, m)| format!("{room} {}", m.len()));
+    println!(
+        "modules that name what a module above them holds: {}",
+        upward.collect::<Vec<_>>().join(", ")
+    );
+    for (name, count) in &report.facades {
+        println!("fields of {name}: {count}");
+    }
     report.warnings.iter().for_each(|w| println!("note: {w}"));
     report.errors.iter().for_each(|e| println!("error: {e}"));
     Ok(code(report.errors.is_empty()))

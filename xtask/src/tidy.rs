@@ -56,6 +56,9 @@ const WORLDS: [&str; 2] = ["env-linux", "env-sim"];
 const PROGRAMS: [&str; 3] = ["daemon", "zdb", "ztest"];
 const TOOLS: [&str; 6] = ["testkit", "xtask", "system-tests", "bench", "fuzz", "sim"];
 
+/// Types that stand for a whole room: file, name, most fields. State belongs into the room's parts.
+const FACADES: [(&str, &str, usize); 1] = [("crates/pool/src/lib.rs", "Pool", 10)];
+
 /// Findings: what fails the check, and what is only worth saying.
 #[derive(Default)]
 pub struct Report {
@@ -63,6 +66,10 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The graph of crates, lowest level first.
     pub levels: Vec<Vec<String>>,
+    /// Crate → modules with a file of their own that name what a module above them holds.
+    pub upward: BTreeMap<String, BTreeSet<String>>,
+    /// Types that stand for a whole room, each with the number of its fields.
+    pub facades: Vec<(&'static str, usize)>,
 }
 
 /// Checks the workspace at `root`.
@@ -138,7 +145,11 @@ pub fn check(root: &Path, shrink: bool) -> Result<Report, String> {
         report
             .errors
             .extend(edges::unused(name, &manifests[name], &of_crate));
-        found.extend(circles_of(name, &below, &sources));
+        let (circles, upward) = circles_of(name, &below, &sources);
+        found.extend(circles);
+        if !upward.is_empty() {
+            report.upward.insert(name.clone(), upward);
+        }
     }
     let long = sources.iter().flat_map(|(path, s)| {
         let functions = lengths::long_functions(s.tokens.clone());
@@ -156,6 +167,7 @@ pub fn check(root: &Path, shrink: bool) -> Result<Report, String> {
     if shrink {
         let left = allowed.iter().filter_map(|e| match e {
             Entry::Circle { .. } => smaller_circle(e, &found),
+            Entry::Upward { .. } => fewer_upward(e, &report.upward),
             e => lengths::shrunk(e, &files, &functions),
         });
         let text = allowed.with(left);
@@ -166,6 +178,9 @@ pub fn check(root: &Path, shrink: bool) -> Result<Report, String> {
         .errors
         .extend(lengths::check(&files, &functions, &allowed));
     report.errors.extend(check_circles(&found, &allowed));
+    let upward = check_upward(&report.upward, &allowed);
+    report.errors.extend(upward);
+    facades(&sources, &mut report);
     Ok(report)
 }
 
@@ -189,21 +204,86 @@ impl Source {
     }
 }
 
-/// The circles of a crate, of its library and of its program.
-fn circles_of(name: &str, below: &str, sources: &BTreeMap<String, Source>) -> Vec<Entry> {
+/// The circles of a crate, of its library and of its program, and the modules that name what is above them.
+fn circles_of(
+    name: &str,
+    below: &str,
+    sources: &BTreeMap<String, Source>,
+) -> (Vec<Entry>, BTreeSet<String>) {
     let read = |path: &str| {
         let s = sources.get(path)?;
         Some(source::split_tests(s.tokens.clone()).0)
     };
-    let mut out = Vec::new();
+    let (mut out, mut upward) = (Vec::new(), BTreeSet::new());
     for root in ["lib", "main"] {
         let modules = circles::Modules::read(&format!("{below}/src/{root}.rs"), &read);
+        upward.extend(modules.upward().iter().map(|m| m.join("::")));
         for (parent, modules) in modules.circles() {
             let room = [vec![name.to_string()], parent].concat().join("::");
             out.push(Entry::Circle { room, modules });
         }
     }
+    (out, upward)
+}
+
+/// The number of today, if it is smaller than the one that is allowed; `None`: nothing is left.
+fn fewer_upward(e: &Entry, found: &BTreeMap<String, BTreeSet<String>>) -> Option<Entry> {
+    let Entry::Upward { room, count } = e else {
+        return None;
+    };
+    let now = found.get(room)?.len();
+    Some(Entry::Upward {
+        room: room.clone(),
+        count: now.min(*count),
+    })
+}
+
+/// Crates in which more modules name what is above them than is allowed, or fewer.
+fn check_upward(found: &BTreeMap<String, BTreeSet<String>>, allowed: &Allowed) -> Vec<String> {
+    let mut most: BTreeMap<&str, usize> = BTreeMap::new();
+    for e in allowed.iter() {
+        if let Entry::Upward { room, count } = e {
+            most.insert(room, *count);
+        }
+    }
+    let mut out = Vec::new();
+    for (room, modules) in found {
+        let most = most.remove(room.as_str()).unwrap_or(0);
+        let now = modules.len();
+        if now > most {
+            let all = modules.iter().cloned().collect::<Vec<_>>().join(", ");
+            out.push(format!(
+                "{room}: {now} modules name what a module above them holds, {most} may: {all}"
+            ));
+        } else if now < most {
+            out.push(format!(
+                "upward {room} {most}: only {now} are left; `cargo xtask tidy --shrink` lowers the number"
+            ));
+        }
+    }
+    out.extend(most.into_iter().map(|(room, count)| {
+        format!("upward {room} {count}: none is left; `cargo xtask tidy --shrink` takes it off the list")
+    }));
     out
+}
+
+/// Counts the fields of types that stand for a room.
+fn facades(sources: &BTreeMap<String, Source>, report: &mut Report) {
+    for (path, name, most) in FACADES {
+        let tokens = sources.get(path).map(|s| s.tokens.clone());
+        let Some(count) = tokens.and_then(|t| source::fields(t, name)) else {
+            report
+                .errors
+                .push(format!("{path}: there is no type {name} with fields"));
+            continue;
+        };
+        report.facades.push((name, count));
+        if count > most {
+            report.errors.push(format!(
+                "{path}: {name} has {count} fields, {most} are allowed: its state belongs into the parts of the room"
+            ));
+        }
+    }
 }
 
 /// The largest circle of today within one that is allowed.

@@ -12,6 +12,8 @@ pub enum Entry {
         /// Sorted.
         modules: Vec<String>,
     },
+    /// `upward CRATE COUNT`: so many modules of the crate name what a module above them holds.
+    Upward { room: String, count: usize },
     /// `file PATH LINES`
     File { path: String, lines: usize },
     /// `function PATH NAME LINES`
@@ -26,6 +28,7 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Entry::Circle { room, modules } => write!(f, "circle {room} {}", modules.join(" ")),
+            Entry::Upward { room, count } => write!(f, "upward {room} {count}"),
             Entry::File { path, lines } => write!(f, "file {path} {lines}"),
             Entry::Function { path, name, lines } => write!(f, "function {path} {name} {lines}"),
         }
@@ -50,10 +53,7 @@ impl Allowed {
                 continue;
             }
             let words: Vec<&str> = line.split_whitespace().collect();
-            let number = |w: &str| {
-                w.parse()
-                    .map_err(|_| format!("not a number of lines: {line}"))
-            };
+            let number = |w: &str| w.parse().map_err(|_| format!("not a number: {line}"));
             entries.push(match words.as_slice() {
                 ["circle", room, modules @ ..] if modules.len() > 1 => {
                     let mut modules: Vec<String> = modules.iter().map(|m| m.to_string()).collect();
@@ -63,6 +63,10 @@ impl Allowed {
                         modules,
                     }
                 }
+                ["upward", room, count] => Entry::Upward {
+                    room: room.to_string(),
+                    count: number(count)?,
+                },
                 ["file", path, lines] => Entry::File {
                     path: path.to_string(),
                     lines: number(lines)?,
@@ -97,10 +101,17 @@ mod tests {
 
     #[test]
     fn the_list_is_read_and_written() {
-        let text = "# why\ncircle daemon a b\nfile a.rs 1200\nfunction a.rs A::f 130\n";
+        let text =
+            "# why\ncircle daemon a b\nupward daemon 3\nfile a.rs 1200\nfunction a.rs A::f 130\n";
         let list = Allowed::parse(text).unwrap();
         assert_eq!(list.with(list.iter().cloned()), text);
-        for wrong in ["file a.rs", "file a.rs many", "circle daemon a", "x"] {
+        for wrong in [
+            "file a.rs",
+            "file a.rs many",
+            "circle daemon a",
+            "upward daemon",
+            "x",
+        ] {
             assert!(Allowed::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -3,6 +3,9 @@
 //! Siblings are compared: if anything in module `a` or below it names anything in `b` or below it, `a` imports `b`. A
 //! module and those above it may name each other: a child is part of its parent. Names that a module brings in with
 //! `use` are followed to where they come from. Code for tests does not count.
+//!
+//! Children that name what a module above them holds are counted apart: such a circle is in no file's way, but the
+//! parent cannot be understood without the child, nor the child without the parent.
 
 use super::source::{group, is_colons, is_ident, is_punct};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
@@ -17,6 +20,8 @@ struct Module {
     named: Vec<Path>,
     /// What `use` brings in: the name here, and the path.
     brought: BTreeMap<String, Path>,
+    /// It is part of its parent's file.
+    inline: bool,
 }
 
 /// The modules of a crate.
@@ -29,7 +34,7 @@ impl Modules {
         let mut out = Modules::default();
         let dir = root.rsplit_once('/').map_or("", |(d, _)| d);
         if let Some(t) = read(root) {
-            out.add(Vec::new(), t, dir, read);
+            out.add(Vec::new(), t, (dir, false), read);
         }
         out
     }
@@ -39,10 +44,13 @@ impl Modules {
         &mut self,
         path: Path,
         tokens: TokenStream,
-        dir: &str,
+        (dir, inline): (&str, bool),
         read: &dyn Fn(&str) -> Option<TokenStream>,
     ) {
-        let mut module = Module::default();
+        let mut module = Module {
+            inline,
+            ..Module::default()
+        };
         let list: Vec<TokenTree> = tokens.into_iter().collect();
         paths(&list, &mut module.named);
         let mut other_file = None;
@@ -63,15 +71,15 @@ impl Modules {
                 let below = format!("{dir}/{name}");
                 let child = [path.as_slice(), std::slice::from_ref(&name)].concat();
                 if let Some(inside) = group(list.get(at + 2), Delimiter::Brace) {
-                    self.add(child, inside, &below, read);
+                    self.add(child, inside, (&below, true), read);
                 } else if let Some(file) = other_file.take() {
                     if let Some(t) = read(&format!("{dir}/{file}")) {
-                        self.add(child, t, &below, read);
+                        self.add(child, t, (&below, false), read);
                     }
                 } else if let Some(t) =
                     read(&format!("{below}.rs")).or_else(|| read(&format!("{below}/mod.rs")))
                 {
-                    self.add(child, t, &below, read);
+                    self.add(child, t, (&below, false), read);
                 }
             }
         }
@@ -124,6 +132,32 @@ impl Modules {
                     let siblings = out.entry(from[..common].to_vec()).or_default();
                     siblings.entry(a.clone()).or_default().insert(b.clone());
                 }
+            }
+        }
+        out
+    }
+
+    /// The module whose file a module is in.
+    fn file_of(&self, module: &[String]) -> Path {
+        let mut at = module.to_vec();
+        while self.0.get(&at).is_some_and(|m| m.inline) {
+            at.pop();
+        }
+        at
+    }
+
+    /// The modules with a file of their own that name something a module above them holds.
+    pub fn upward(&self) -> BTreeSet<Path> {
+        let mut out = BTreeSet::new();
+        for (from, module) in &self.0 {
+            let file = self.file_of(from);
+            let mut named = module.named.iter();
+            let is_above = |to: Path| {
+                let to = self.file_of(&to);
+                to.len() < file.len() && file.starts_with(&to)
+            };
+            if named.any(|n| self.resolve(from, n, 0).is_some_and(is_above)) {
+                out.insert(file.clone());
             }
         }
         out
@@ -244,12 +278,49 @@ mod tests {
     use super::super::source::{split_tests, tokens};
     use super::*;
 
-    fn circles(files: &[(&str, &str)]) -> Vec<(Path, Vec<String>)> {
+    fn modules(files: &[(&str, &str)]) -> Modules {
         let read = |path: &str| {
             let (_, text) = files.iter().find(|(p, _)| *p == path)?;
             Some(split_tests(tokens(path, text).unwrap()).0)
         };
-        Modules::read("src/lib.rs", &read).circles()
+        Modules::read("src/lib.rs", &read)
+    }
+
+    fn circles(files: &[(&str, &str)]) -> Vec<(Path, Vec<String>)> {
+        modules(files).circles()
+    }
+
+    #[test]
+    fn a_child_that_names_what_its_parent_holds_is_counted() {
+        let lib = (
+            "src/lib.rs",
+            "mod a; mod b; pub use b::B; pub struct Root; mod i { use super::Root; }",
+        );
+        for (a, counted) in [
+            ("use crate::Root;", true),
+            ("fn f(r: &super::Root) {}", true),
+            ("use super::*;", true),
+            ("mod inside { use super::super::Root; }", true),
+            // What the root only passes on is held by another module.
+            ("use crate::{b::B as C, B};", false),
+            ("mod inside { use super::f; } fn f() {}", false),
+            ("#[cfg(test)] mod tests { use crate::Root; }", false),
+        ] {
+            let found = modules(&[lib, ("src/a.rs", a), ("src/b.rs", "pub struct B;")]).upward();
+            let want: BTreeSet<Path> = match counted {
+                true => [vec!["a".to_string()]].into(),
+                false => BTreeSet::new(),
+            };
+            assert_eq!(found, want, "{a}");
+        }
+        let below = [
+            lib,
+            ("src/a.rs", "mod x; pub struct A;"),
+            ("src/a/x.rs", "use super::A;"),
+            ("src/b.rs", ""),
+        ];
+        let want: Path = vec!["a".into(), "x".into()];
+        assert_eq!(modules(&below).upward(), [want].into());
     }
 
     #[test]

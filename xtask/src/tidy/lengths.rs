@@ -154,7 +154,7 @@ pub fn shrunk(
                 lines: now.min(*lines),
             })
         }
-        Entry::Circle { .. } => Some(e.clone()),
+        Entry::Circle { .. } | Entry::Upward { .. } => Some(e.clone()),
     }
 }
 

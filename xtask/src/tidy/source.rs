@@ -32,6 +32,23 @@ pub fn group(t: Option<&TokenTree>, delimiter: Delimiter) -> Option<TokenStream>
     }
 }
 
+/// How many named fields the struct `name` has; `None`: the file has no such struct.
+pub fn fields(all: TokenStream, name: &str) -> Option<usize> {
+    let list: Vec<TokenTree> = all.into_iter().collect();
+    let at = (1..list.len())
+        .find(|at| is_ident(list.get(at - 1), "struct") && is_ident(list.get(*at), name))?;
+    let inside: Vec<TokenTree> = group(list.get(at + 1), Delimiter::Brace)?
+        .into_iter()
+        .collect();
+    // A field's colon stands alone; those of paths come in pairs.
+    let alone = |at: &usize| {
+        is_punct(inside.get(*at), ':')
+            && !is_colons(&inside, *at)
+            && !at.checked_sub(1).is_some_and(|b| is_colons(&inside, b))
+    };
+    Some((0..inside.len()).filter(alone).count())
+}
+
 /// The tokens without items that are compiled for tests only, and those items.
 pub fn split_tests(all: TokenStream) -> (TokenStream, TokenStream) {
     let list: Vec<TokenTree> = all.into_iter().collect();
@@ -104,6 +121,14 @@ fn end_of_item(list: &[TokenTree], mut at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_a_struct_are_counted() {
+        let text =
+            "struct A; struct B { pub a: x::Y<z::Z>, /* c: d */ b: (C, D), pub(in a::b) e: F }";
+        let count = |name| fields(tokens("x", text).unwrap(), name);
+        assert_eq!((count("B"), count("A"), count("C")), (Some(3), None, None));
+    }
 
     #[test]
     fn code_for_tests_is_told_apart() {

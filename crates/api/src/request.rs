@@ -812,33 +812,6 @@ pub struct PoolAdd {
     pub command: String,
 }
 
-/// `zpool attach` and `zpool replace`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceAttach {
-    /// Name of the pool.
-    pub pool: String,
-    /// Path, name or guid of the device in the pool.
-    pub device: String,
-    /// Absolute path of the new device, or the name of a distributed spare; none, to replace: another one at the same path.
-    #[serde(default)]
-    pub new: Option<String>,
-    /// The old one goes when the new one is complete.
-    #[serde(default)]
-    pub replace: bool,
-    /// It is filled in order of place, without a look at checksums.
-    #[serde(default)]
-    pub sequential: bool,
-    /// log2 of the sector size of a new mirror; none: what the devices say.
-    #[serde(default)]
-    pub ashift: Option<u32>,
-    /// Although the new device seems to be in use, where that can be overridden.
-    #[serde(default)]
-    pub force: bool,
-    /// Command line, for the history of the pool.
-    #[serde(default)]
-    pub command: String,
-}
-
 impl Request {
     /// Whether it lasts as long as its caller likes, or waits for somebody else. Of such requests a user may have as many as
     /// connections.

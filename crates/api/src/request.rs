@@ -5,9 +5,11 @@
 //! line makes.
 
 mod datasets;
+mod tables;
 mod vdevs;
 
 pub use datasets::*;
+pub use tables::*;
 pub use vdevs::*;
 
 use crate::Secret;
@@ -15,26 +17,6 @@ use serde::{Deserialize, Serialize};
 
 /// Property assignments in the order given, not validated: `("atime", "off")`.
 pub type Props = Vec<(String, String)>;
-
-/// Tables of blocks that several pointers refer to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SharedTable {
-    /// Dedup tables.
-    Ddt,
-    /// Tables of cloned blocks.
-    Brt,
-}
-
-/// Which entries leave the dedup tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Prune {
-    /// Those that have been unique for more than so many days.
-    Days(u64),
-    /// The oldest so many percent, 1 to 100.
-    Percent(u64),
-}
 
 /// A request of a command to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

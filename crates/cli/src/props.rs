@@ -1,13 +1,9 @@
 //! Properties as the commands show them: names, column headings, forms of values. What may be set
 //! to what is decided by the daemon; the lists of values here are for help, manual and widths.
 
-mod classes;
 mod data;
-mod vdevs;
 
-pub use classes::POOL_SPACE;
-pub use data::{DATASET, POOL};
-pub use vdevs::VDEV;
+pub use data::{DATASET, POOL, POOL_SPACE, VDEV};
 
 /// How a raw value becomes text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -223,7 +223,7 @@ const POOLS: &[(&str, By)] = &[
 const VDEVS: &[(&str, By)] = &[
     ("comment", Code("admin/src/pools/vdev_props.rs")),
     ("path", Code("admin/src/pools/vdev_props.rs")),
-    ("allocating", Code("pool/src/vdev_props.rs")),
+    ("allocating", Code("pool/src/props.rs")),
     ("failfast", Nobody(STORED)),
     // With the sort of errors put in front.
     ("checksum_n", Code("admin/src/pools/vdev_props.rs")),
@@ -234,7 +234,7 @@ const VDEVS: &[(&str, By)] = &[
     ("slow_io_t", Code("admin/src/pools/vdev_props.rs")),
     ("slow_io_events", Code("admin/src/pools/agent.rs")),
     ("sit_out", Code("admin/src/pools/vdev_props.rs")),
-    ("autosit", Code("pool/src/vdev_props.rs")),
+    ("autosit", Code("pool/src/props.rs")),
 ];
 
 fn check(table: &[Info], readers: &[(&str, By)], wrong: &mut Vec<String>) {

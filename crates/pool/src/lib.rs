@@ -87,7 +87,6 @@ mod tops;
 mod txg_times;
 mod txgs;
 mod upgrade;
-mod vdev_props;
 mod vdevs;
 mod verify;
 mod volumes;
@@ -110,6 +109,7 @@ pub use jobs::{Budget, Job, JobState, JobStatus, Piece, Priority, Progress, Step
 pub use multihost::{Activity, ActivityCheck, Multihost, Rank};
 pub use notices::{Notice, Observer, Scanning, Turned};
 pub use open_options::{OpenOptions, Rewind};
+pub use props::is_of_format;
 pub use removal::RemovalRefusal;
 pub use removal_record::RemovingPhys;
 pub use reshape::{AttachRefusal, Offline};
@@ -121,7 +121,6 @@ pub use spacemaps::{map_pieces, MapFeatures, SpaceMaps, TopShape};
 pub use spares::{is_called, AuxDevices, AuxKind, FEATURE_DRAID};
 pub use suspend::{Admits, Failmode, Patience, Tell, Turn};
 pub use upgrade::enable_features;
-pub use vdev_props::is_of_format;
 pub use volumes::Volume;
 pub use wear::{Wear, WearAction, WearRefusal, WearState, WearStatus};
 

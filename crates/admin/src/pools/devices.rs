@@ -65,6 +65,11 @@ fn leaf(pool: &Pool, name: &str, action: &str) -> Answer<Arc<Vdev>> {
     }
 }
 
+/// The pool of that name, in service.
+pub(super) fn entry_of(admin: &Admin, name: &str) -> Answer<Arc<PoolEntry>> {
+    open(admin, name)
+}
+
 /// The right to change the pool, one change at a time, and its gate: in the order of an export.
 pub(super) fn begin<'a>(
     entry: &'a PoolEntry,

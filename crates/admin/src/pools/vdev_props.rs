@@ -1,11 +1,9 @@
 //! `zpool get` and `zpool set` with vdevs: properties of vdevs (properties reference §12).
 
-use super::devices::{begin, failed, finish, sentence};
+use super::devices::{begin, entry_of, failed, finish, sentence};
 use super::tree::{aux_rows, Look};
 use crate::errors::answer;
-use crate::pools::open;
 use crate::registry::Admin;
-use crate::Answer;
 use api::{ApiError, Peer, Prop, Select, Source, Value, VdevClass, VdevGet, VdevProps, VdevSet};
 use base::{sizes, Kind};
 use disk::props;
@@ -109,8 +107,8 @@ const AUTOSIT: &str = "autosit";
 ///
 /// # Errors
 /// There is no such pool. Vdevs that are not there are among those that failed.
-pub fn get(admin: &Arc<Admin>, ask: &VdevGet) -> Answer<api::Answer<VdevProps>> {
-    let entry = open(admin, &ask.pool)?;
+pub fn get(admin: &Arc<Admin>, ask: &VdevGet) -> Result<api::Answer<VdevProps>, ApiError> {
+    let entry = entry_of(admin, &ask.pool)?;
     let pool = &entry.pool;
     let space = pool.space().stats();
     let look = Look {
@@ -431,8 +429,8 @@ fn has_parity(v: &Vdev) -> bool {
 ///
 /// # Errors
 /// There is no such vdev or property, it cannot be set, or not to that value.
-pub fn set(admin: &Arc<Admin>, peer: Peer, ask: &VdevSet) -> Answer<()> {
-    let entry = open(admin, &ask.pool)?;
+pub fn set(admin: &Arc<Admin>, peer: Peer, ask: &VdevSet) -> Result<(), ApiError> {
+    let entry = entry_of(admin, &ask.pool)?;
     let name = ask.property.as_str();
     let action = format!(
         "cannot set property {name} for '{}' on '{}'",

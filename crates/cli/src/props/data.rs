@@ -8,13 +8,13 @@ use super::Form::{
 use super::{Class, Form, Info};
 
 /// Visible, and stored as a number.
-pub(super) type Shape = (bool, bool);
-pub(super) const NUMBER: Shape = (true, true);
-pub(super) const WORDS: Shape = (true, false);
-pub(super) const HIDDEN: Shape = (false, false);
-pub(super) const HIDDEN_NUMBER: Shape = (false, true);
+type Shape = (bool, bool);
+const NUMBER: Shape = (true, true);
+const WORDS: Shape = (true, false);
+const HIDDEN: Shape = (false, false);
+const HIDDEN_NUMBER: Shape = (false, true);
 
-pub(super) const fn row(
+const fn row(
     name: &'static str,
     column: &'static str,
     form: Form,
@@ -183,4 +183,100 @@ pub static POOL: &[Info] = &[
     row("dedup_table_size", "DDTSIZE", Size, ReadOnly, "", "<size>", "", NUMBER, "Size of the deduplication tables."),
     row("dedup_table_quota", "DDTQUOTA", Size, Local, "", "<size> | none | auto", "auto", WORDS, "Limit for the deduplication tables."),
     row("last_scrubbed_txg", "LAST_SCRUBBED_TXG", Plain, ReadOnly, "", "<txg>", "", NUMBER, "Scrubbed up to this transaction group."),
+];
+
+macro_rules! table {
+    ($(($class:literal, $column:literal, $what:literal)),* $(,)?) => {
+        &[
+            row("available", "AVAIL", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "usable less used."),
+            row("usable", "USABLE", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "size without the parity of raidz and draid vdevs."),
+            row("used", "USED", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "allocated without the parity of raidz and draid vdevs."),
+            row("dedupused", "DEDUP_USED", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "Space of deduplicated blocks."),
+            row("dedupsaved", "DEDUP_SAVED", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "Space saved by deduplication."),
+            $(
+                row(concat!("class_", $class, "_size"), concat!($column, "_SIZE"), Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("size of ", $what, ".")),
+                row(concat!("class_", $class, "_capacity"), concat!($column, "_CAP"), Percent, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("capacity of ", $what, ".")),
+                row(concat!("class_", $class, "_free"), concat!($column, "_FREE"), Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("free of ", $what, ".")),
+                row(concat!("class_", $class, "_allocated"), concat!($column, "_ALLOC"), Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("allocated of ", $what, ".")),
+                row(concat!("class_", $class, "_available"), concat!($column, "_AVAIL"), Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("available of ", $what, ".")),
+                row(concat!("class_", $class, "_usable"), concat!($column, "_USABLE"), Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("usable of ", $what, ".")),
+                row(concat!("class_", $class, "_used"), concat!($column, "_USED"), Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("used of ", $what, ".")),
+                row(concat!("class_", $class, "_expandsize"), concat!($column, "_EXPANDSZ"), BytesOrDash, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, concat!("expandsize of ", $what, ".")),
+                row(concat!("class_", $class, "_fragmentation"), concat!($column, "_FRAG"), Percent, ReadOnly, "", "<percent>", "", HIDDEN_NUMBER, concat!("fragmentation of ", $what, ".")),
+            )*
+        ]
+    };
+}
+
+/// Properties about the space of pools that `all` does not show: of the whole pool as file systems count it, and of each
+/// allocation class.
+#[rustfmt::skip]
+pub static POOL_SPACE: &[Info] = table![
+    ("normal", "NORMAL", "ordinary vdevs"),
+    ("special", "SPECIAL", "special vdevs"),
+    ("dedup", "DEDUP", "dedup vdevs"),
+    ("log", "LOG", "log devices"),
+    ("elog", "ELOG", "the parts of ordinary vdevs set aside for the intent log"),
+    ("special_elog", "SPECIAL_ELOG", "the parts of special vdevs set aside for the intent log, which this software does not set aside"),
+];
+
+#[rustfmt::skip]
+/// Properties of vdevs (properties reference §12).
+pub static VDEV: &[Info] = &[
+    row("name", "NAME", Text, ReadOnly, "", "<name>", "", HIDDEN, "Name in zpool status."),
+    row("alloc_bias", "ALLOC_BIAS", Word, ReadOnly, "", "none | log | special | dedup", "", HIDDEN, "What the top-level vdev is kept for. Shown when it is named."),
+    row("capacity", "CAP", Percent, ReadOnly, "", "<size>", "", NUMBER, "Part of size that is allocated."),
+    row("state", "STATE", Text, ReadOnly, "", "<state>", "", WORDS, "ONLINE, DEGRADED, FAULTED, OFFLINE, REMOVED or UNAVAIL."),
+    row("guid", "GUID", Plain, ReadOnly, "", "<guid>", "", NUMBER, "Identity."),
+    row("asize", "ASIZE", Bytes, ReadOnly, "", "<asize>", "", NUMBER, "Size that can be allocated."),
+    row("psize", "PSIZE", Bytes, ReadOnly, "", "<psize>", "", NUMBER, "Size of the device or devices."),
+    row("ashift", "ASHIFT", Plain, ReadOnly, "", "<ashift>", "", NUMBER, "log2 of the sector size in use."),
+    row("size", "SIZE", Bytes, ReadOnly, "", "<size>", "", NUMBER, "Size in whole metaslabs. Devices within a group have none."),
+    row("free", "FREE", Bytes, ReadOnly, "", "<size>", "", NUMBER, "Part of size that is not allocated."),
+    row("allocated", "ALLOC", Bytes, ReadOnly, "", "<size>", "", NUMBER, "Part of size that is allocated."),
+    row("comment", "COMMENT", Text, Local, "", "<comment-string>", "-", WORDS, "Any text of less than 8192 bytes."),
+    row("expandsize", "EXPANDSZ", BytesOrDash, ReadOnly, "", "<size>", "", NUMBER, "Room to grow into."),
+    row("fragmentation", "FRAG", Percent, ReadOnly, "", "<percent>", "", NUMBER, "Fragmentation of the free space."),
+    row("bootsize", "BOOTSIZE", BytesOrDash, ReadOnly, "", "<size>", "", NUMBER, "Size of the partition for booting, which this software does not make."),
+    row("parity", "PARITY", Plain, ReadOnly, "", "<parity>", "", NUMBER, "Devices a raidz or draid vdev can do without."),
+    row("path", "PATH", Text, Local, "", "<device path>", "-", WORDS, "Path by which the device is opened. Only a path below /dev of the same device can be set."),
+    row("devid", "DEVID", Text, ReadOnly, "", "<device identifier>", "", WORDS, "Identity of the device, as its system knew it."),
+    row("physpath", "PHYSPATH", Text, ReadOnly, "", "<physical path>", "", WORDS, "Where the device is plugged in."),
+    row("encpath", "ENCPATH", Text, ReadOnly, "", "<enclosure path>", "", WORDS, "Slot of the enclosure the device is in."),
+    row("fru", "FRU", Text, ReadOnly, "", "<fru>", "", WORDS, "Part number of the device."),
+    row("parent", "PARENT", Text, ReadOnly, "", "<parent>", "", WORDS, "The vdev it is in."),
+    row("children", "CHILDREN", Text, ReadOnly, "", "<child[,...]>", "", WORDS, "The vdevs in it."),
+    row("numchildren", "NUMCHILD", Plain, ReadOnly, "", "<number-of-children>", "", NUMBER, "How many vdevs are in it."),
+    row("read_errors", "RDERR", Plain, ReadOnly, "", "<errors>", "", NUMBER, "Reads that failed."),
+    row("write_errors", "WRERR", Plain, ReadOnly, "", "<errors>", "", NUMBER, "Writes that failed."),
+    row("checksum_errors", "CKERR", Plain, ReadOnly, "", "<errors>", "", NUMBER, "Reads that returned wrong bytes."),
+    row("initialize_errors", "INITERR", Plain, ReadOnly, "", "<errors>", "", NUMBER, "Writes of zpool initialize that failed."),
+    row("null_ops", "NULLOP", Size, ReadOnly, "", "<operations>", "", NUMBER, "Always 0 here."),
+    row("read_ops", "READOP", Size, ReadOnly, "", "<operations>", "", NUMBER, "Reads since the import."),
+    row("write_ops", "WRITEOP", Size, ReadOnly, "", "<operations>", "", NUMBER, "Writes since the import."),
+    row("free_ops", "FREEOP", Size, ReadOnly, "", "<operations>", "", NUMBER, "Always 0 here: frees send nothing to devices."),
+    row("claim_ops", "CLAIMOP", Size, ReadOnly, "", "<operations>", "", NUMBER, "Always 0 here: claims send nothing to devices."),
+    row("trim_ops", "TRIMOP", Size, ReadOnly, "", "<operations>", "", NUMBER, "Discards since the import."),
+    row("null_bytes", "NULLBYTE", Bytes, ReadOnly, "", "<bytes>", "", NUMBER, "Always 0 here."),
+    row("read_bytes", "READBYTE", Bytes, ReadOnly, "", "<bytes>", "", NUMBER, "Bytes of reads since the import."),
+    row("write_bytes", "WRITEBYTE", Bytes, ReadOnly, "", "<bytes>", "", NUMBER, "Bytes of writes since the import."),
+    row("free_bytes", "FREEBYTE", Bytes, ReadOnly, "", "<bytes>", "", NUMBER, "Always 0 here."),
+    row("claim_bytes", "CLAIMBYTE", Bytes, ReadOnly, "", "<bytes>", "", NUMBER, "Always 0 here."),
+    row("trim_bytes", "TRIMBYTE", Bytes, ReadOnly, "", "<bytes>", "", NUMBER, "Bytes of discards since the import."),
+    row("removing", "REMOVING", Word, ReadOnly, "", "on | off", "", WORDS, "Whether it is being removed."),
+    row("allocating", "ALLOCATING", Word, Local, "", "on | off", "on", WORDS, "Whether blocks are placed on the top-level vdev. Off is refused for the last vdev of the pool, and where the rest has no room for what the vdev holds."),
+    row("failfast", "FAILFAST", Word, Local, "", "on | off", "on", WORDS, "Whether devices report errors without trying again. Stored for other systems: this software passes requests on as they are."),
+    row("checksum_n", "CKSUM_N", Limit, Local, "", "<events> | none", "none", NUMBER, "So many wrong checksums within checksum_t mark a device degraded."),
+    row("checksum_t", "CKSUM_T", Limit, Local, "", "<seconds> | none", "none", NUMBER, "The time for checksum_n."),
+    row("io_n", "IO_N", Limit, Local, "", "<events> | none", "none", NUMBER, "So many failed transfers within io_t put a device out of use."),
+    row("io_t", "IO_T", Limit, Local, "", "<seconds> | none", "none", NUMBER, "The time for io_n."),
+    row("raidz_expanding", "RAIDZ_EXPANDING", Word, ReadOnly, "", "on | off", "", WORDS, "Whether a raidz vdev is being expanded."),
+    row("slow_io_n", "SLOW_IO_N", Limit, Local, "", "<events> | none", "none", NUMBER, "So many slow transfers within slow_io_t mark a device degraded; none: they do not."),
+    row("slow_io_t", "SLOW_IO_T", Limit, Local, "", "<seconds> | none", "none", NUMBER, "The time for slow_io_n."),
+    row("trim_support", "TRIMSUP", Word, ReadOnly, "", "on | off", "", WORDS, "Whether the device can be told of free space."),
+    row("trim_errors", "TRIMERR", Plain, ReadOnly, "", "<errors>", "", NUMBER, "Discards that failed."),
+    row("slow_ios", "SLOW", Plain, ReadOnly, "", "<slow-ios>", "", NUMBER, "Transfers that took longer than 30 seconds."),
+    row("sit_out", "SIT_OUT", Word, Local, "", "on | off", "off", WORDS, "Whether reads of a raidz or draid vdev make up for the device from parity instead of reading it, for 600 seconds. Scrubs and resilvers read it, and writes go to it. Refused for more devices than there is parity. Not stored."),
+    row("autosit", "AUTOSIT", Word, Local, "", "on | off", "off", WORDS, "Of a raidz or draid vdev: whether a device that answers much later than the others sits out by itself."),
+    row("slow_io_events", "SLOW_IO_EVENTS", Word, Local, "", "on | off", "on", WORDS, "Whether slow transfers are told as events."),
 ];

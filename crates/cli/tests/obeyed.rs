@@ -33,6 +33,7 @@ fn files(tool: &str, sub: &str) -> &'static [&'static str] {
         ) => &["devices.rs"],
         ("zpool", "events") => &["events.rs"],
         ("zpool", "split") => &["split.rs"],
+        ("zpool", "ddtprune" | "prefetch") => &["dedup.rs"],
         ("zpool", "trim" | "initialize") => &["wear.rs"],
         ("zpool", _) => &["manage.rs"],
         ("zfs", "destroy") => &["destroy.rs"],

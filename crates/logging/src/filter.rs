@@ -7,15 +7,17 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 pub const VARIABLE: &str = "ZFS_FUSE_LOG";
 
 /// Rooms that emit events.
-const ROOMS: [&str; 11] = [
+const ROOMS: [&str; 13] = [
     "admin",
     "control",
     "daemon",
     "dmu",
     "dsl",
     "env-linux",
+    "nfs",
     "pool",
     "vdev",
+    "vfs",
     "zil",
     "zpl",
     "zvol",

@@ -391,7 +391,7 @@ mod tests {
             gid: 0,
             groups: vec![0],
         };
-        let c = cred(&share("on,anongid=9"), &joe);
+        let c = cred(&share("anongid=9"), &joe);
         let squashed = share("rw,all_squash,anonuid=8,anongid=9");
         assert_eq!((c.uid, c.in_group(0)), (5, false));
         let c = cred(&squashed, &joe);

@@ -250,7 +250,8 @@ impl<T: Transport> Client<T> {
         if r.u32() != 0 {
             return Err(Refused::Denied);
         }
-        (r.u32(), r.bytes());
+        r.u32();
+        r.bytes();
         match r.u32() {
             0 => Ok(r),
             state => Err(Refused::State(state)),

@@ -141,7 +141,7 @@ impl Ddts {
         let zap = Zap::new(&dn);
         for (key, entry) in gone {
             zap.remove(tx, &key.0[..])?;
-            t.histograms[class.index()].count(&entry.figures(key, &deflate), false);
+            t.histograms[class.index()].count(&entry.figures(key, deflate), false);
         }
         let mut left = t.logged.len() as u64 + t.live.len() as u64;
         for o in t.objects.iter().filter(|o| **o != 0) {
@@ -154,7 +154,7 @@ impl Ddts {
             let name = object_name(t.checksum, class);
             Zap::new(&self.statistics(tx)?).update(tx, &name, &v)?;
         }
-        st.full = st.quota.is_reached(&|| self.size_of(&st))?;
+        st.full = st.quota.is_reached(&|| self.size_of(st))?;
         Ok(())
     }
 

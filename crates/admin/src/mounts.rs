@@ -226,6 +226,12 @@ impl Admin {
         Ok(())
     }
 
+    /// Whether the directory of a mount goes with it: its place is not one the user has set.
+    pub(crate) fn may_remove_place(&self, entry: &Arc<PoolEntry>, m: &Mounted) -> bool {
+        let place = self.mountpoint(entry, &m.ds);
+        place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path))
+    }
+
     /// The same, but returns the directory, if it is one to be removed. When a whole pool is
     /// unmounted that comes last: directories inside its own file systems stay where they are, and
     /// the pool can be mounted read-only the next time.
@@ -235,9 +241,8 @@ impl Admin {
         m: &Arc<Mounted>,
         force: bool,
     ) -> Result<Option<PathBuf>> {
-        let place = self.mountpoint(entry, &m.ds);
+        let ours = self.may_remove_place(entry, m);
         m.mount.unmount(force)?;
-        let ours = place.is_ok_and(|p| p.is_some_and(|p| !p.local && p.path == m.path));
         Ok(ours.then(|| m.path.clone()))
     }
 }

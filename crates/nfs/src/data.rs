@@ -148,7 +148,8 @@ fn write_data(
 pub fn commit(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Written {
     let handle = args.opaque(MOST_HANDLE)?;
     // Whatever part of the file is meant: all of it.
-    (args.u64()?, args.u32()?);
+    args.u64()?;
+    args.u32()?;
     asked.on(handle, 2, out, |cx, h, out| {
         let done = cx.stable(h.entry.node);
         out.u32(done.as_ref().map_or_else(|e| status(e.kind), |_| 0));

@@ -15,7 +15,7 @@ use zpl::{New, SetAttr, SetTime, Time};
 /// Most bytes of a name.
 pub const MOST: usize = 1023;
 /// Most bytes of the target of a symbolic link.
-const MOST_TARGET: usize = zpl::SYMLINK_MAX as usize;
+const MOST_TARGET: usize = zpl::SYMLINK_MAX;
 
 /// The names of a directory itself and of the one above it are nobody's to change.
 fn is_dots(name: &[u8]) -> bool {

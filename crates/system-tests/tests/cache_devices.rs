@@ -30,8 +30,8 @@ fn vdevs(rig: &Rig) -> Vec<Vdev> {
 }
 
 fn cache(rig: &Rig) -> Vdev {
-    let all = vdevs(rig).into_iter();
-    all.filter(|v| v.class == VdevClass::Cache).last().unwrap()
+    let mut all = vdevs(rig).into_iter();
+    all.rfind(|v| v.class == VdevClass::Cache).unwrap()
 }
 
 /// Bytes read from the devices that hold the pool.

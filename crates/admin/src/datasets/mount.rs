@@ -538,6 +538,14 @@ pub fn unmount(
         Ok(())
     })?;
     left.extend(crate::mounts::unwritten(&down));
+    // A closed directory that nobody has set is of no use to anybody.
+    let closed = |m: &Arc<Mounted>| crate::values::closes_mount_point(&m.ds).unwrap_or(false);
+    let unused = down
+        .iter()
+        .filter(|m| closed(m) && admin.may_remove_place(&entry, m));
+    admin
+        .door
+        .remove_dirs(unused.rev().map(|m| m.path.clone()).collect());
     Ok((!left.is_empty()).then(|| left.join("\n")))
 }
 

@@ -612,6 +612,18 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
             format!("{path} is a member (ACTIVE) of pool \"{}\"", e.pool.name()),
         ));
     }
+    // The pool has it open.
+    let caches = |e: &Arc<PoolEntry>| {
+        let aux = e.pool.aux_devices();
+        let mut paths = aux.l2cache.iter().map(|c| c.get_str(vdev::keys::PATH));
+        paths.any(|p| p == Some(path))
+    };
+    if let Some(e) = admin.pools().into_iter().find(caches) {
+        return Err(ApiError::sentence(
+            Kind::Busy,
+            format!("{path} is a member (L2CACHE) of pool \"{}\"", e.pool.name()),
+        ));
+    }
     let disk = admin
         .env
         .disks

@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 
 PROGRAMS = zfs-fuse zpool zfs zdb zstream ztest
-MAN7 = zfsprops zpoolprops
+MAN7 = vdevprops zfsprops zpoolprops
 MAN8 = zfs-fuse zpool zfs zdb zstream
 # Programs that shells complete.
 COMPLETED = zfs-fuse zpool zfs zdb zstream

@@ -13,7 +13,7 @@
 //! 4. The rights of a caller are those of the user and groups that his machine names, squashed as the share says. They are
 //!    checked by the POSIX layer: nobody has checked them before.
 //! 5. A client costs bounded memory whatever it sends: [`connection`] says how much.
-//! 6. A change that a client sends twice, since it has not got the reply, is made once ([`replies`]).
+//! 6. A change that a client sends twice, since it has not got the reply, is made once (`replies`).
 //! 7. Nothing below `.zfs` is changed, and its volumes are not there.
 //!
 //! Attributes of before a change (`wcc_data`) are never sent: they would have to be those of the very moment of the change, and

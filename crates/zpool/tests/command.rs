@@ -211,11 +211,6 @@ fn refusals() {
             1,
             "cannot open 'nosuch': no such pool\n".into(),
         ),
-        (
-            vec!["ddtprune", "-p", "5", "nosuch"],
-            1,
-            "cannot open 'nosuch': no such pool\n".into(),
-        ),
     ] {
         assert_eq!(daemon.run(&line), (status, String::new(), text), "{line:?}");
     }

@@ -10,7 +10,7 @@
 //! 4. lets a hot spare stand in for a leaf that is faulted, removed or cannot be opened, of a dRAID preferably one of its
 //!    distributed spares;
 //! 5. has vdevs use what their devices have grown by (`autoexpand`);
-//! 6. has devices sit out that answer much later than the others of their RAID-Z, and ends that ([`super::autosit`]).
+//! 6. has devices sit out that answer much later than the others of their RAID-Z, and ends that (`autosit`).
 //!
 //! Nothing of this is done to a pool that is suspended or read-only, and one failure of it is no reason not to try the rest.
 //! When a suspended pool goes on, the errors before are settled: the devices have taken everything since. So a leaf is put out of

@@ -4,8 +4,8 @@
 //! the pool, compressed and encrypted. A read that misses the block cache looks here first. Whatever is found is verified by the
 //! checksum of the block pointer. A device that fails, lies or is missing costs a read from the pool, never an error.
 //!
-//! The daemon calls [`Pool::feed_caches`] every second. One pass writes what has gathered since the one before, at most [`PASS`]
-//! bytes, and [`BOOST`] more until the device has been full once. Devices take turns.
+//! The daemon calls [`Pool::feed_caches`] every second. One pass writes what has gathered since the one before, at most `PASS`
+//! bytes, and `BOOST` more until the device has been full once. Devices take turns.
 //!
 //! Where to start: `device.rs` for what is on a device, `index.rs` for what is known of it in memory. What the index takes is taken
 //! off the budget of the block cache.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use system_tests::tree::{self, Kinds};
-use system_tests::{Dice, Rig};
+use system_tests::{until, Dice, Rig};
 
 const KINDS: Kinds = Kinds {
     xattrs: true,
@@ -221,8 +221,12 @@ fn a_part_is_scrubbed_by_date_and_iostat_shows_it() {
     assert!(scrubbed(&rig) > first);
     let scrub = requests(&rig, &images[0]);
     assert!(scrub[4] > 20 && scrub[6] == 0, "{scrub:?}");
-    rig.zpool(&["scrub", "tank"]);
-    rig.zpool(&["scrub", "-p", "tank"]);
+    // It may end before it is paused.
+    until("a scrub is paused", || {
+        rig.zpool(&["scrub", "tank"]);
+        let paused = rig.try_run("zpool", &["scrub", "-p", "tank"]);
+        paused.status.success()
+    });
     let paused = rig.zpool(&["status", "tank"]).contains("scrub paused");
     if paused {
         let said = rig.try_run("zpool", &["scrub", "-S", "2001-01-01", "tank"]);

@@ -53,7 +53,12 @@ const KNOWN: [(&str, &str, &str, &str); 13] = [
         "OpenZFS 2.3.2 misses permission sets in its own count",
     ),
     ("", "blocks", "Damage by kind:", "ours numbers the kinds"),
-    ("", "blocks", "D1 block-unreadable:", "ours numbers the kinds"),
+    (
+        "",
+        "blocks",
+        "D1 block-unreadable:",
+        "ours numbers the kinds",
+    ),
     ("", "blocks", "loading ", "progress"),
     ("", "blocks", "verifying ", "progress"),
 ];

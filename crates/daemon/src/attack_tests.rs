@@ -378,6 +378,12 @@ fn plain_more() -> Vec<Request> {
             force: false,
         },
         Request::UnmountAll { force: false },
+        Request::Share {
+            target: text("p/s"),
+        },
+        Request::Unshare {
+            target: text("p/s"),
+        },
         Request::PermissionsGive {
             dataset: text("p/s"),
             list: vec![Delegation {

@@ -10,7 +10,7 @@ use testkit::fixture;
 const MAY_NOT_OPEN: &str = "features this software cannot read";
 
 /// Lines that may differ: fixture (or any), dump, beginning of the line, why.
-const KNOWN: [(&str, &str, &str, &str); 13] = [
+const KNOWN: [(&str, &str, &str, &str); 15] = [
     (
         "snapshots",
         "datasets",

@@ -421,7 +421,7 @@ fn sharing_by_command_and_by_property() {
 /// A daemon without a server says so; the property is stored.
 #[test]
 fn without_a_server_nothing_is_shared() {
-    let Some(rig) = Rig::as_user("nfs-none") else {
+    let Some(rig) = Rig::new("nfs-none") else {
         return;
     };
     let (rig, _) = rig.with_tank(128 << 20);

@@ -93,7 +93,6 @@ fn a_guid_that_cannot_be_is_refused() {
 
 /// The old labels of a device that has left would name a pool of the old guid, which is nowhere.
 #[test]
-#[ignore = "open: a power cut leaves two pools (docs/testing.md)"]
 fn no_device_leaves_with_the_txg_of_a_new_guid() {
     let layout = Layout {
         bench: 1,

@@ -370,7 +370,8 @@ impl VdevTree {
                 (None, Some(config)) => label::init(&*d, &config),
                 (None, None) => label::clear(&*d).map(drop),
             };
-            if let Err(e) = done {
+            // No txg flushes the device any more: its old labels must not come back when the pool has another guid.
+            if let Err(e) = done.and_then(|()| d.flush()) {
                 tracing::debug!(vdev = %leaf.name(), %e, "labels of a device that left");
             }
         }

@@ -48,19 +48,17 @@ impl Pool {
         let tops = self.tree().tops();
         let is_log = |t: &&Arc<Vdev>| t.is_log() && t.is_concrete();
         let logs: Vec<Arc<Vdev>> = tops.iter().filter(is_log).cloned().collect();
-        for log in &logs {
-            self.space().set_allocating(log.id(), false)?;
-        }
         let members = spec.members.clone();
-        let aside = self.empty_logs().and_then(|()| {
+        let passive = |log: &Arc<Vdev>| self.space().set_allocating(log.id(), false);
+        let left = logs.iter().try_for_each(passive);
+        let aside = left.and_then(|()| self.empty_logs()).and_then(|()| {
             let (logs, members) = (logs.clone(), members.clone());
             self.task(move |pool, _| pool.take_aside(&logs, &members))
         });
-        for log in logs {
-            self.allow_log(Some(log))?;
-        }
+        let each = logs.into_iter().map(|log| self.allow_log(Some(log)));
+        let allowed = each.fold(Ok(()), Result::and);
         let tree = aside?;
-        match self.split_off(spec, tree) {
+        match allowed.and_then(|()| self.split_off(spec, tree)) {
             Ok(new) => self.part(&new, members),
             Err(e) => {
                 for guid in members {

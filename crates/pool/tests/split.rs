@@ -1,5 +1,6 @@
 //! A pool is split: both halves judged by walking every block and by OpenZFS, and with the plug pulled at each flush.
 
+use base::sync::MutexExt;
 use base::Kind;
 use pool::{Pool, SplitSpec};
 use sim::rig::{self, Cutter, Layout, FATES};
@@ -142,6 +143,54 @@ fn what_cannot_be_split_is_refused() {
     let e = pool.split(ask(&pool, &[0, 4])).unwrap_err();
     assert!(e.to_string().contains("only of mirrors"), "{e}");
     rig::check(&pool).unwrap();
+}
+
+/// Time at which the allocator loses the log, once a device is out of use.
+#[derive(Default)]
+struct LosesTheLog(std::sync::Mutex<std::sync::Weak<Pool>>);
+
+impl env::Clock for LosesTheLog {
+    fn now(&self) -> (i64, u32) {
+        let pool = self.0.acquire().upgrade();
+        if let Some(pool) = pool {
+            let (tops, leaves) = (pool.tree().tops(), pool.tree().leaves());
+            if leaves.iter().any(|l| !l.state().usable()) {
+                let log = tops.iter().find(|t| t.is_log()).unwrap();
+                pool.space().remove_top(log.id());
+                *self.0.acquire() = std::sync::Weak::new();
+            }
+        }
+        (0, 0)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self, _: u64) {}
+}
+
+/// The sides are taken out of use, and then the log cannot be used again.
+#[test]
+fn a_split_that_fails_behind_the_first_txg_brings_the_sides_back() {
+    let (disks, pool) = create();
+    pool.export().unwrap();
+    let (mut env, _) = rig::machine(&disks, 3);
+    let clock = Arc::new(LosesTheLog::default());
+    env.clock = clock.clone();
+    let found = vdev::discover(&env, &paths()).pools;
+    let options = pool::OpenOptions {
+        tunables: rig::tunables(),
+        ..pool::OpenOptions::default()
+    };
+    let pool = Pool::open(env, &found[0].config, options).unwrap();
+    *clock.0.acquire() = Arc::downgrade(&pool);
+    let e = pool.split(ask(&pool, &[1, 4])).unwrap_err();
+    assert!(e.to_string().contains("no top-level vdev"), "{e}");
+    for leaf in pool.tree().leaves() {
+        assert!(leaf.state().usable(), "{}: {:?}", leaf.name(), leaf.state());
+    }
+    assert_eq!(pool.tree().leaves().len(), 6);
 }
 
 /// Whatever is left after a power cut can be imported: the old pool, whole, or both.

@@ -39,7 +39,7 @@ mod top;
 
 pub use disabled::{Disabled, FreePiece};
 pub use replay::{replay, SmOp, Unflushed};
-pub use stats::{slop, ClassStats, MsStats, Stats, VdevStats};
+pub use stats::{slop, ClassStats, Stats, VdevStats};
 
 use base::mutation::{mutated, Mutation};
 use base::sync::{CondvarExt, MutexExt, OnPanic, RwLockExt};

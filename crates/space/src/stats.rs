@@ -82,27 +82,6 @@ pub struct Stats {
     pub slop: u64,
 }
 
-/// One metaslab (zdb -m).
-#[derive(Clone, Debug)]
-pub struct MsStats {
-    /// First byte, a vdev offset.
-    pub start: u64,
-    /// Byte behind the last one.
-    pub end: u64,
-    /// Bytes in use, pending changes counted.
-    pub allocated: u64,
-    /// Whether the free ranges are in memory.
-    pub loaded: bool,
-    /// Whether the metaslab is set aside for the log.
-    pub embedded_log: bool,
-    /// Segments by power of two, as in the bonus.
-    pub histogram: [u64; 32],
-    /// Percent; `None` while the histogram is not known.
-    pub fragmentation: Option<u64>,
-    /// Bytes of the largest free segment; 0 while the metaslab is not loaded.
-    pub largest_free: u64,
-}
-
 /// Slop space for `space` deflated bytes of the normal class with `embedded` deflated bytes of
 /// embedded log: 1/32, at most 128 GiB, less the embedded log (but by no more than half), at least
 /// the smaller of 128 MiB and half of the space.
@@ -273,25 +252,11 @@ impl Space {
         self.lock().ms(vdev, ms).is_ok_and(|m| m.embedded)
     }
 
-    /// One metaslab.
-    pub fn metaslab_stats(&self, vdev: u64, ms: u64) -> Result<MsStats> {
-        let histogram = self.histogram(vdev, ms)?;
+    /// Bounds of a metaslab in vdev offsets, and bytes in use there. Cheap.
+    pub fn metaslab_use(&self, vdev: u64, ms: u64) -> Result<(u64, u64, u64)> {
         let mut inner = self.lock();
         let m = inner.ms(vdev, ms)?;
-        let largest_free = match &m.state {
-            State::Loaded(t) => t.largest(),
-            _ => 0,
-        };
-        Ok(MsStats {
-            start: m.start,
-            end: m.end,
-            allocated: m.allocated,
-            loaded: matches!(m.state, State::Loaded(_)),
-            embedded_log: m.embedded,
-            histogram,
-            fragmentation: m.known_hist().map(|h| fragmentation(&h)),
-            largest_free,
-        })
+        Ok((m.start, m.end, m.allocated))
     }
 }
 

@@ -592,7 +592,7 @@ fn embedded_log() {
     assert_eq!((s.normal.size, s.embedded_log.size), (79 << 20, 1 << 20));
     let log = take(&space, Class::Log, 1, 4, 4096).unwrap()[0];
     let ms = log.offset >> 20;
-    assert!(space.metaslab_stats(0, ms).unwrap().embedded_log);
+    assert!(space.is_embedded_log(0, ms));
     let mut n = 0;
     while let Ok(e) = one(&space, 4, 1 << 20) {
         assert_ne!(e.offset >> 20, ms);

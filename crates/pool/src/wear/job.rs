@@ -149,10 +149,13 @@ impl Pool {
             self.edit_run(what, &run, guid, |r| r.waits = true);
             return false;
         }
+        let (offset, mut below) = (run.offset.max(end.unwrap_or(0)), run.below);
+        let before = self.free_below((&top, &leaf), offset, &mut below);
         self.edit_run(what, &run, guid, |r| {
             r.at = piece.next;
-            r.offset = r.offset.max(end.unwrap_or(0));
-            r.done = r.done.max(self.free_below(&top, &leaf, r.offset));
+            r.offset = r.offset.max(offset);
+            r.done = r.done.max(before);
+            r.below = below;
             r.total = r.total.max(r.done);
             r.pass.1 = r.pass.1.saturating_add(mine.total());
             r.moved = true;

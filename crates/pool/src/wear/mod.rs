@@ -168,6 +168,44 @@ struct Run {
     waits: bool,
     /// When it began or went on, monotonic nanoseconds, and bytes since then.
     pass: (u64, u64),
+    /// What is counted of `done`.
+    below: Below,
+}
+
+/// What a metaslab has on a leaf: where it lies, and how many bytes of it are free.
+#[derive(Default)]
+struct Area {
+    bytes: RangeSet,
+    free: u64,
+}
+
+/// Free bytes of a leaf in the metaslabs behind which a run is, counted as the run passes them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Below {
+    /// The first metaslab that is not counted.
+    next: u64,
+    free: u64,
+}
+
+impl Below {
+    /// Bytes that are free before an offset of the leaf's data area: those of metaslabs before it, which are counted once, and a share of the
+    /// one it is in. There are `count` metaslabs.
+    fn advance(&mut self, count: u64, offset: u64, area: &mut dyn FnMut(u64) -> Area) -> u64 {
+        while self.next < count {
+            let Area { mut bytes, free } = area(self.next);
+            let whole = bytes.total();
+            bytes.remove(offset, u64::MAX);
+            let mine = bytes.total();
+            if mine < whole {
+                let share = u128::from(free) * u128::from(mine) / u128::from(whole);
+                return self.free.saturating_add(share as u64);
+            }
+            self.next += 1;
+            // One that has nothing on the leaf has nothing free there.
+            self.free = self.free.saturating_add(if whole == 0 { 0 } else { free });
+        }
+        self.free
+    }
 }
 
 type Runs = BTreeMap<(Wear, u64), Run>;
@@ -363,30 +401,27 @@ impl Pool {
     }
 
     /// Bytes of a leaf that are free before an offset of its data area: those of whole metaslabs, and a share of one. The same before and
-    /// behind an import.
-    fn free_below(&self, top: &std::sync::Arc<Vdev>, leaf: &Vdev, offset: u64) -> u64 {
+    /// behind an import. Metaslabs that `below` has counted are not asked again.
+    fn free_below(
+        &self,
+        (top, leaf): (&std::sync::Arc<Vdev>, &Vdev),
+        offset: u64,
+        below: &mut Below,
+    ) -> u64 {
         let Some(on) = OnLeaf::new(top, leaf) else {
             return 0;
         };
         let (id, space) = (top.id(), self.space());
-        let mut done = 0u64;
-        for ms in 0..space.metaslab_count(id) {
-            let Ok(m) = space.metaslab_stats(id, ms) else {
-                continue;
+        let count = space.metaslab_count(id);
+        below.advance(count, offset, &mut |ms| {
+            let Ok((start, end, used)) = space.metaslab_use(id, ms) else {
+                return Area::default();
             };
-            let mut mine = RangeSet::new();
-            on.add(m.start, m.end, &mut mine);
-            let whole = mine.total();
-            mine.remove(offset, u64::MAX);
-            if whole != 0 && mine.is_empty() {
-                break;
-            }
-            let free = (m.end - m.start).saturating_sub(m.allocated) / on.divisor().max(1);
-            let share = u128::from(free) * u128::from(mine.total());
-            let share = share.checked_div(whole.into()).unwrap_or(0);
-            done = done.saturating_add(share as u64);
-        }
-        done
+            let mut bytes = RangeSet::new();
+            on.add(start, end, &mut bytes);
+            let free = (end - start).saturating_sub(used) / on.divisor().max(1);
+            Area { bytes, free }
+        })
     }
 
     /// Stores a run in the ZAP of its leaf; pools that have no such ZAPs keep it until they are left.
@@ -463,7 +498,12 @@ impl Pool {
         let (top, _) = self.tree().leaf_of(leaf.guid())?;
         let offset = number(offset)?.saturating_sub(disk::label::DATA_START);
         let total = self.free_on(&top, leaf);
-        let done = self.free_below(&top, leaf, offset);
+        let mut below = Below::default();
+        let done = match state {
+            // All of it.
+            WearState::Complete => total,
+            _ => self.free_below((&top, leaf), offset, &mut below),
+        };
         Ok(Some(Run {
             state,
             time: number(time)?,
@@ -475,6 +515,7 @@ impl Pool {
             done: done.min(total),
             total,
             pass: (self.env.clock.monotonic_ns(), 0),
+            below,
             ..Run::default()
         }))
     }
@@ -503,5 +544,40 @@ impl Pool {
     /// Returns when no call of a leaf's device that was under way before is any more: a leaf is about to go.
     pub(crate) fn settle_wear(&self) {
         drop(self.background.wears.calls.acquire_write());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Metaslabs of 100 bytes, half of each free.
+    fn area(ms: u64) -> Area {
+        let mut bytes = RangeSet::new();
+        bytes.insert(ms * 100, (ms + 1) * 100);
+        Area { bytes, free: 50 }
+    }
+
+    #[test]
+    fn each_metaslab_is_counted_once_however_many_pieces_there_are() {
+        let (mut below, mut asked) = (Below::default(), 0);
+        for offset in (0..=100_000).step_by(10) {
+            let done = below.advance(1000, offset, &mut |ms| {
+                asked += 1;
+                area(ms)
+            });
+            assert_eq!(done, offset / 2);
+        }
+        // The one in which a piece ends, and each of those that were passed.
+        assert!(asked <= 10_001 + 1000, "{asked}");
+    }
+
+    #[test]
+    fn an_offset_in_the_middle_is_counted_alike_at_once_and_in_steps() {
+        let mut steps = Below::default();
+        for offset in [0, 1, 99, 100, 101, 550, 999, 1000, 5000] {
+            let at_once = Below::default().advance(10, offset, &mut area);
+            assert_eq!(steps.advance(10, offset, &mut area), at_once, "{offset}");
+        }
     }
 }

@@ -40,9 +40,13 @@ fn spares_and_cache_devices_are_reserved_by_imported_pools_only() {
             assert!(said.contains(words), "{args:?}: {said}");
         }
     }
+    // Under a path that no pool lists.
+    let linked = format!("{}-linked", d[2]);
+    std::fs::hard_link(&d[2], &linked).unwrap();
     for (dev, words) in [
         (&d[1], "is a member (SPARE) of pool \"one\""),
         (&d[2], "is a member (L2CACHE) of pool \"one\""),
+        (&linked, "is a member (L2CACHE) of pool \"one\""),
     ] {
         let said = rig.try_run("zpool", &["labelclear", "-f", dev]).fails(1);
         assert!(said.contains(words), "{said}");

@@ -612,16 +612,23 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
             format!("{path} is a member (ACTIVE) of pool \"{}\"", e.pool.name()),
         ));
     }
-    // The pool has it open.
-    let caches = |e: &Arc<PoolEntry>| {
-        let aux = e.pool.aux_devices();
-        let mut paths = aux.l2cache.iter().map(|c| c.get_str(vdev::keys::PATH));
-        paths.any(|p| p == Some(path))
+    // A pool has its cache devices open, under whatever path: the label says which device it is.
+    let probed = admin.env.disks.open(path, Access::Read).ok();
+    let probed = probed.and_then(|d| of_a_pool(admin, &vdev::label::read_labels(&*d)));
+    // Its label may be damaged.
+    let listed = || {
+        let lists = |e: &Arc<PoolEntry>| {
+            let aux = e.pool.aux_devices();
+            let mut paths = aux.l2cache.iter().map(|c| c.get_str(vdev::keys::PATH));
+            paths.any(|p| p == Some(path))
+        };
+        let found = admin.pools().into_iter().find(lists);
+        found.map(|e| ("L2CACHE", e.pool.name()))
     };
-    if let Some(e) = admin.pools().into_iter().find(caches) {
+    if let Some((role, pool)) = probed.or_else(listed) {
         return Err(ApiError::sentence(
             Kind::Busy,
-            format!("{path} is a member (L2CACHE) of pool \"{}\"", e.pool.name()),
+            format!("{path} is a member ({role}) of pool \"{pool}\""),
         ));
     }
     let disk = admin
@@ -637,19 +644,6 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
         ));
     }
     let config = labels.best(Txg::MAX);
-    let guid = config.and_then(|c| c.get_u64(vdev::keys::GUID));
-    let beside = match config.and_then(|c| c.get_u64(key::STATE)) {
-        Some(key::STATE_SPARE) => Some("SPARE"),
-        Some(key::STATE_L2CACHE) => Some("L2CACHE"),
-        _ => None,
-    };
-    let owner = guid.and_then(|g| owner(admin, g));
-    if let (Some(role), Some(pool)) = (beside, owner) {
-        return Err(ApiError::sentence(
-            Kind::Busy,
-            format!("{path} is a member ({role}) of pool \"{pool}\""),
-        ));
-    }
     if !force {
         let name = config.and_then(|c| c.get_str(key::NAME)).unwrap_or("?");
         if let Some(member) = config.and_then(member) {
@@ -663,6 +657,17 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
     }
     vdev::label::clear(&*disk).map_err(failed)?;
     Ok(())
+}
+
+/// Whose spare or cache device has such labels, of the pools that are imported: what it is there, and the name of the pool.
+fn of_a_pool(admin: &Admin, labels: &vdev::label::Labels) -> Option<(&'static str, String)> {
+    let config = labels.best(Txg::MAX)?;
+    let role = match config.get_u64(key::STATE)? {
+        key::STATE_SPARE => "SPARE",
+        key::STATE_L2CACHE => "L2CACHE",
+        _ => return None,
+    };
+    Some((role, owner(admin, config.get_u64(vdev::keys::GUID)?)?))
 }
 
 /// What a device is of the pool in its label, if it is to be had by force only. Spares and cache devices of pools that are

@@ -344,10 +344,23 @@ fn a_closed_mount_point_takes_no_files_while_nothing_is_mounted() {
     rig.zfs(&["unmount", "tank/fs"]);
     assert_eq!(mode(), 0o755);
     assert!(touch());
-    // One that is made for each mount goes with it.
-    rig.zfs(&["create", "-o", "zfs-fuse:closed-mountpoint=on", "tank/g"]);
-    rig.zfs(&["unmount", "tank/g"]);
-    assert!(!mnt.with_file_name("tank+g").exists() && !mnt.join("g").exists());
+    // One that nobody has set stays when the file system is unmounted, closed or not, and goes when the place is given up.
+    for closed in ["on", "off"] {
+        let set = format!("zfs-fuse:closed-mountpoint={closed}");
+        let places = [mnt.with_file_name("tank+g"), mnt.join("g")];
+        let there = || places.iter().any(|p| p.exists());
+        rig.zfs(&["create", "-o", &set, "tank/g"]);
+        rig.zfs(&["unmount", "tank/g"]);
+        assert!(there(), "{closed}: unmounted");
+        rig.zfs(&["mount", "tank/g"]);
+        rig.zfs(&["set", "mountpoint=none", "tank/g"]);
+        assert!(!there(), "{closed}: it has no mount point");
+        rig.zfs(&["inherit", "mountpoint", "tank/g"]);
+        rig.zfs(&["mount", "-a"]);
+        assert!(there(), "{closed}: mounted");
+        rig.zfs(&["destroy", "tank/g"]);
+        assert!(!there(), "{closed}: destroyed");
+    }
     rig.zpool(&["export", "tank"]);
     rig.stop();
 }

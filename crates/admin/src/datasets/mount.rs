@@ -470,7 +470,8 @@ pub fn refuse_legacy(admin: &Admin, peer: Peer, target: &str) -> Answer<()> {
 }
 
 /// `zfs unmount`: a file system and those below it that inherit its mount point. Returns what is lost, in
-/// words, if it is by force.
+/// words, if it is by force. The directories stay, as in OpenZFS: they go when a mount point is given up (destroyed, renamed, set to
+/// something else), or the pool is exported.
 pub fn unmount(
     admin: &Arc<Admin>,
     peer: Peer,
@@ -538,14 +539,6 @@ pub fn unmount(
         Ok(())
     })?;
     left.extend(crate::mounts::unwritten(&down));
-    // A closed directory that nobody has set is of no use to anybody.
-    let closed = |m: &Arc<Mounted>| crate::values::closes_mount_point(&m.ds).unwrap_or(false);
-    let unused = down
-        .iter()
-        .filter(|m| closed(m) && admin.may_remove_place(&entry, m));
-    admin
-        .door
-        .remove_dirs(unused.rev().map(|m| m.path.clone()).collect());
     Ok((!left.is_empty()).then(|| left.join("\n")))
 }
 

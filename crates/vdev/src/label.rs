@@ -97,6 +97,17 @@ fn seal(region: &mut [u8], at: u64) -> Result<()> {
 
 /// Reads the four config areas. Unreadable or wrong ones are `None`.
 pub fn read_labels(disk: &dyn Disk) -> Labels {
+    read_areas(disk).0
+}
+
+/// The same, or `None` if the device failed to read an area.
+pub fn read_all_labels(disk: &dyn Disk) -> Option<Labels> {
+    let (labels, unread) = read_areas(disk);
+    (unread == 0).then_some(labels)
+}
+
+/// The labels, and how many areas could not be read.
+fn read_areas(disk: &dyn Disk) -> (Labels, usize) {
     let size = disk.geometry().size;
     let mut out = Labels {
         copies: [None, None, None, None],
@@ -109,8 +120,12 @@ pub fn read_labels(disk: &dyn Disk) -> Labels {
         .iter()
         .map(|(_, o)| read_op(*o, NVLIST_SIZE))
         .collect();
+    let mut unread = 0;
     for ((i, at), area) in offsets.into_iter().zip(read_all(disk, ops)) {
-        let Some(area) = area else { continue };
+        let Some(area) = area else {
+            unread += 1;
+            continue;
+        };
         let config = unpack_config(&area).ok();
         if region_ok(&area, at) {
             out.copies[i] = config;
@@ -118,7 +133,7 @@ pub fn read_labels(disk: &dyn Disk) -> Labels {
             out.damaged[i] = config.is_some_and(|c| !c.is_empty());
         }
     }
-    out
+    (out, unread)
 }
 
 /// All valid uberblocks of a device whose top-level vdev has this ashift, with the label copy and

@@ -108,7 +108,30 @@ impl Pool {
         }))
     }
 
-    /// Begins a scrub of the blocks born in `range`, or, without a limit, has a paused one go on. On disk when it returns.
+    /// Looks at the labels of all devices in use. One whose labels are gone, or are those of another device, is out of use from now on,
+    /// unless nobody else has what it holds. The next txg writes the labels of all devices in use.
+    fn look_at_labels(&self) {
+        for top in self.tree().tops().iter().filter(|t| t.is_concrete()) {
+            for leaf in top.leaves() {
+                let Some(why) = self.tree().objection_to(top, &leaf) else {
+                    continue;
+                };
+                let (pool, name) = (self.name(), leaf.name());
+                let needed = !top.outage(&|l| l.guid() == leaf.guid()).is_empty();
+                if needed {
+                    tracing::warn!(%pool, "{name}: {} on its device; it is written anew", why.note());
+                } else {
+                    tracing::warn!(%pool, "{name}: {} on its device, which is out of use now; replace it", why.note());
+                    self.tree().disown(&leaf, why);
+                }
+            }
+        }
+        self.settle_wear();
+        self.dirty_config();
+    }
+
+    /// Begins a scrub of the blocks born in `range`, or, without a limit, has a paused one go on. On disk when it returns. It begins
+    /// with a look at the labels of the devices.
     ///
     /// # Errors
     /// `Ok(Err(_))`: it is refused. Those of writing the txg.
@@ -117,6 +140,8 @@ impl Pool {
         range: ScrubRange,
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
+        self.writable()?;
+        self.look_at_labels();
         self.task(move |pool, tx| {
             if pool.is_rebuilding() {
                 return Ok(Err(ScanRefusal::Resilvering));

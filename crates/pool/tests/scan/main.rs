@@ -3,6 +3,7 @@
 mod dates;
 mod errors;
 mod expansion;
+mod labels;
 mod mistakes;
 mod progress;
 mod rebuild;

@@ -405,6 +405,18 @@ impl VdevTree {
         trusted: bool,
     ) -> Option<Aux> {
         let labels = label::read_labels(device);
+        self.unfit(top, leaf, &labels, limit, trusted)
+    }
+
+    /// Why these labels do not let their device be `leaf`; `None` if they do.
+    fn unfit(
+        &self,
+        top: &Vdev,
+        leaf: &Vdev,
+        labels: &label::Labels,
+        limit: Txg,
+        trusted: bool,
+    ) -> Option<Aux> {
         // A crash may have torn two labels, and another one, before the next txg, have left the other
         // two with that txg's configuration: they still say whose the device is.
         match labels.best(limit).or_else(|| labels.best(Txg::MAX)) {
@@ -504,6 +516,21 @@ impl VdevTree {
         leaf.set_state(State::CantOpen, Aux::OpenFailed);
         self.propagate();
         false
+    }
+
+    /// Looks at the labels of a leaf in use again. `None`: they say that the device is this leaf, or the device cannot read them, or it has
+    /// none. Otherwise what is wrong.
+    pub fn objection_to(&self, top: &Vdev, leaf: &Vdev) -> Option<Aux> {
+        let device = leaf.usable_device()?;
+        let labels = label::read_all_labels(&*device)?;
+        self.unfit(top, leaf, &labels, Txg::MAX, true)
+    }
+
+    /// Puts a leaf out of use whose device is not this leaf any more.
+    pub fn disown(&self, leaf: &Vdev, why: Aux) {
+        leaf.set_device(None);
+        leaf.set_state(State::CantOpen, why);
+        self.propagate();
     }
 
     /// Takes leaf `guid` offline (`persist`: also after the next import), unless data would become

@@ -14,6 +14,13 @@ const KINDS: Kinds = Kinds {
     huge: false,
 };
 
+/// What `zpool status -t` says of a device.
+fn note(rig: &Rig, device: &str) -> String {
+    let status = rig.zpool(&["status", "-t", "tank"]);
+    let row = status.lines().find(|l| l.contains(device));
+    row.unwrap().to_string()
+}
+
 /// Bytes that files take on the host.
 fn taken(images: &[String]) -> u64 {
     let blocks = |i: &String| fs::metadata(i).unwrap().blocks() * 512;
@@ -180,11 +187,7 @@ fn a_slow_trim_is_suspended_goes_on_behind_a_crash_and_is_canceled() {
     let mnt = rig.mnt();
     rig.start();
     create(&rig, "mirror", &d, &[], &mnt);
-    let note = |rig: &Rig| {
-        let status = rig.zpool(&["status", "-t", "tank"]);
-        let row = status.lines().find(|l| l.contains(d[0].as_str()));
-        row.unwrap().to_string()
-    };
+    let note = |rig: &Rig| note(rig, &d[0]);
     let refused = |rig: &Rig, args: &[&str], words: &str| {
         let said = rig.try_run("zpool", args).fails(1);
         assert!(said.contains(words), "{args:?}: {said}");
@@ -250,11 +253,7 @@ fn progress_stays_with_the_device_and_ends_with_a_fault() {
     let mnt = rig.mnt();
     rig.start();
     create(&rig, "mirror", &d, &[], &mnt);
-    let note = |rig: &Rig| {
-        let status = rig.zpool(&["status", "-t", "tank"]);
-        let row = status.lines().find(|l| l.contains(d[0].as_str()));
-        row.unwrap().to_string()
-    };
+    let note = |rig: &Rig| note(rig, &d[0]);
     let percent = |rig: &Rig| {
         let note = note(rig);
         let number = note.split_once("% trimmed").map(|(n, _)| n);

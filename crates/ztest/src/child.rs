@@ -8,7 +8,7 @@ use crate::lives::{self, Lives};
 use crate::options::Options;
 use crate::refusals::Refusals;
 use crate::work::{Counts, Worker};
-use crate::{acks_file, unlucky, Dice};
+use crate::{acks_file, shapes, unlucky, Dice};
 use base::sync::MutexExt;
 use base::{Kind, Result};
 use std::fs::OpenOptions;
@@ -50,7 +50,13 @@ pub fn run(o: &Options, job: &str) -> std::result::Result<(), String> {
 /// properties of datasets.
 fn judge(o: &Options) -> std::result::Result<(), String> {
     let pool = layout::open(o).map_err(|e| e.to_string())?;
-    lives::judge(&pool)
+    let kept = pool.shares().checkpoint.txg().is_some();
+    lives::judge(&pool)?;
+    if !kept {
+        return Ok(());
+    }
+    pool.close().map_err(|e| e.to_string())?;
+    shapes::judge_checkpoint(o)
 }
 
 /// Changes the pool's devices or file systems, or begins, pauses or stops a scan. `changing`: devices come, go and are replaced; logs
@@ -61,6 +67,13 @@ fn change(
     dice: &mut Dice,
     stop: &AtomicBool,
 ) -> Result<()> {
+    // What rots on one disk would be copied to others.
+    if dice.below(8) == 0 && !waits && (changing || desk.is_plain()?) {
+        return desk.shape(dice, &|| stop.load(Ordering::Relaxed));
+    }
+    if dice.below(16) == 0 {
+        return desk.keep_or_discard();
+    }
     match dice.below(18) {
         0..=1 => desk.scan(dice),
         16..=17 => desk.wear(dice),

@@ -371,18 +371,28 @@ impl<'a> Desk<'a> {
         let command = format!("zpool offline {name} {path}");
         match devices::offline(&self.admin, ROOT, name, &path, how, &command) {
             Err(e) if e.code == Kind::Busy.errno() => return Ok(()),
+            // Its vdev was removed meanwhile.
+            Err(e) if e.code == Kind::NotFound.errno() && !self.is_there(&path)? => return Ok(()),
             done => done.map_err(told)?,
         }
         let was = leaf.map(|l| l.state());
-        if was != Some(vdev::State::Offline) {
+        if was != Some(vdev::State::Offline) && self.is_there(&path)? {
             bail!(Io, "{path} is {was:?} after 'zpool offline'");
         }
         std::thread::sleep(std::time::Duration::from_millis(dice.below(300)));
         let command = format!("zpool online {name} {path}");
-        match devices::online(&self.admin, ROOT, name, &path, false, &command).map_err(told)? {
-            None => Ok(()),
-            Some(warning) => bail!(Io, "{warning}"),
+        match devices::online(&self.admin, ROOT, name, &path, false, &command).map_err(told) {
+            Ok(None) => Ok(()),
+            Err(e) if e.kind == Kind::NotFound && !self.is_there(&path)? => Ok(()),
+            Err(e) => Err(e),
+            Ok(Some(warning)) => bail!(Io, "{warning}"),
         }
+    }
+
+    /// Whether a device of the pool is on the image.
+    fn is_there(&self, path: &str) -> Result<bool> {
+        let leaves = self.pool()?.tree().leaves();
+        Ok(leaves.iter().any(|l| l.path().as_deref() == Some(path)))
     }
 
     /// What the fault agent does by itself.

@@ -131,15 +131,21 @@ pub fn disks(o: &Options) -> Vec<PathBuf> {
     out
 }
 
-/// Makes one more image, on which nothing is.
-pub fn add_image(o: &Options) -> Result<PathBuf> {
+/// Makes one more image of `size` bytes, on which nothing is.
+pub fn add_image(o: &Options, size: u64) -> Result<PathBuf> {
     let free = |p: &PathBuf| !p.exists();
     let Some(path) = (0..).map(|n| image(o, 0, n)).find(free) else {
         bail!(NotFound, "no name for an image");
     };
     let f = File::create_new(&path).map_err(|e| named(&path, &e))?;
-    f.set_len(o.size).map_err(|e| named(&path, &e))?;
+    f.set_len(size).map_err(|e| named(&path, &e))?;
     Ok(path)
+}
+
+/// Bytes of an image.
+pub fn size_of(path: &Path) -> Result<u64> {
+    let meta = std::fs::metadata(path).map_err(|e| named(path, &e))?;
+    Ok(meta.len())
 }
 
 /// Makes the image files, full of holes.
@@ -166,6 +172,11 @@ fn named(path: &Path, e: &std::io::Error) -> base::Error {
 
 /// Opens the pool that is on the images.
 pub fn open(o: &Options) -> Result<Arc<Pool>> {
+    open_as(o, OpenOptions::default())
+}
+
+/// The same in another way.
+pub fn open_as(o: &Options, how: OpenOptions) -> Result<Arc<Pool>> {
     let env = env_linux::linux_env();
     let paths: Vec<String> = images(o)
         .iter()
@@ -177,7 +188,7 @@ pub fn open(o: &Options) -> Result<Arc<Pool>> {
     };
     let opts = OpenOptions {
         tunables: TUNABLES,
-        ..OpenOptions::default()
+        ..how
     };
     let pool = Pool::open(env, &p.config, opts)?;
     if let Some(g) = o.gang {

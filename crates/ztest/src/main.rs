@@ -17,6 +17,7 @@ mod logs;
 mod options;
 mod refusals;
 mod scans;
+mod shapes;
 mod troubles;
 mod unlucky;
 mod work;

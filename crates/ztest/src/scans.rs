@@ -100,28 +100,39 @@ impl Desk<'_> {
         Ok(true)
     }
 
-    /// A path of an image that no device of the pool is on: one that left, or a new one.
-    fn idle_image(&self, pool: &Pool) -> Result<String> {
-        let used: Vec<String> = pool
-            .tree()
-            .leaves()
-            .iter()
-            .filter_map(|l| l.path())
-            .collect();
+    /// Paths of so many images of at least `size` bytes that no device of the pool is on: those that left, and new ones.
+    pub fn idle_images(&self, pool: &Pool, count: usize, size: u64) -> Result<Vec<String>> {
+        let leaves = pool.tree().leaves();
+        let used: Vec<String> = leaves.iter().filter_map(|l| l.path()).collect();
+        let mut out = Vec::new();
         for image in layout::disks(self.options()) {
             let path = layout::absolute(&image)?;
-            if !used.contains(&path) {
-                return Ok(path);
+            let fits = layout::size_of(&image)? >= size;
+            if fits && !used.contains(&path) && out.len() < count {
+                out.push(path);
             }
         }
-        layout::absolute(&layout::add_image(self.options())?)
+        while out.len() < count {
+            let image = layout::add_image(self.options(), size)?;
+            out.push(layout::absolute(&image)?);
+        }
+        Ok(out)
+    }
+
+    /// One that can take the place of a leaf.
+    fn idle_image(&self, pool: &Pool, leaf: &Vdev) -> Result<String> {
+        let size = match leaf.path() {
+            Some(path) => layout::size_of(Path::new(&path))?,
+            None => self.options().size,
+        };
+        Ok(self.idle_images(pool, 1, size)?.remove(0))
     }
 
     /// A leaf of any mirror or RAID-Z that is whole, with its top-level vdev.
     fn any_leaf(pool: &Pool, dice: &mut Dice) -> Option<(Arc<Vdev>, Arc<Vdev>)> {
         let tops = pool.tree().tops();
         let top = tops.get(dice.below(tops.len() as u64) as usize)?;
-        if top.is_log() {
+        if top.is_log() || !top.is_concrete() {
             return None;
         }
         let leaves = top.leaves();
@@ -145,7 +156,7 @@ impl Desk<'_> {
             true => Attach::Mirror,
             false => Attach::Replace,
         };
-        let path = self.idle_image(&pool)?;
+        let path = self.idle_image(&pool, &leaf)?;
         let sequential = !raidz && dice.below(2) == 0;
         match self.fill(&pool, &leaf, &path, (how, sequential), stop) {
             Err(e) if refused(&e) => return Ok(()),
@@ -224,7 +235,7 @@ impl Desk<'_> {
         if way == Way::Away && dice.below(2) == 0 {
             self.bring_back(&[path])?;
         } else if way != Way::Whole {
-            let new = self.idle_image(&pool)?;
+            let new = self.idle_image(&pool, &leaf)?;
             let how = (Attach::Replace, dice.below(2) == 0);
             match self.fill(&pool, &leaf, &new, how, stop) {
                 Err(e) if refused(&e) => return Ok(()),
@@ -297,7 +308,7 @@ impl Desk<'_> {
     }
 
     /// Takes all other devices of the group out of use that its layout can spare; which.
-    fn take_away(&self, pool: &Pool, but: &str) -> Result<Vec<String>> {
+    pub fn take_away(&self, pool: &Pool, but: &str) -> Result<Vec<String>> {
         let tops = pool.tree().tops();
         let on = |t: &&Arc<Vdev>| t.leaves().iter().any(|l| l.path().as_deref() == Some(but));
         let Some(top) = tops.iter().find(on) else {
@@ -324,7 +335,7 @@ impl Desk<'_> {
         Ok(taken)
     }
 
-    fn bring_back(&self, taken: &[String]) -> Result<()> {
+    pub fn bring_back(&self, taken: &[String]) -> Result<()> {
         let name = &self.options().pool;
         for path in taken {
             let command = format!("zpool online {name} {path}");
@@ -395,8 +406,8 @@ mod tests {
         pool.dmu().set_early(4096, 16 << 10);
         write(&fs, "early", 30)?;
         mutate(mistake);
-        let path = d.idle_image(&pool)?;
         let leaf = pool.tree().leaves()[0].clone();
+        let path = d.idle_image(&pool, &leaf)?;
         d.fill(&pool, &leaf, &path, (Attach::Mirror, sequential), NEVER)?;
         let judged = judged(d, &pool, &path);
         d.unmount(fs)?;

@@ -152,6 +152,8 @@ pub enum Mutation {
     ScratchClearedEarly,
     /// A write to what an expansion has copied goes to the old place only.
     ExpansionWritesOnce,
+    /// Of a pool that is split off, only the first side gets labels with its first txg.
+    SplitLabelsOneSide,
     /// A request is let into a suspended file system.
     GateLetsIn,
     /// A node id leads to whatever has the number of its object by now.
@@ -169,7 +171,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 81] = [
+pub const MUTATIONS: [Mutation; 82] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -244,6 +246,7 @@ pub const MUTATIONS: [Mutation; 81] = [
     Mutation::ExpansionRowAhead,
     Mutation::ScratchClearedEarly,
     Mutation::ExpansionWritesOnce,
+    Mutation::SplitLabelsOneSide,
     Mutation::GateLetsIn,
     Mutation::IdOfAnyGeneration,
     Mutation::ControlKeepsOpen,

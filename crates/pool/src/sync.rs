@@ -631,7 +631,11 @@ impl Pool {
                 let tops = self.tree().tops();
                 let concrete = tops.iter().filter(|t| t.is_concrete());
                 let all: Vec<u64> = concrete.map(|t| t.id()).collect();
-                (all.clone(), all)
+                let mut dirty = all.clone();
+                if mutated(Mutation::SplitLabelsOneSide) && self.shared().split_guid.is_some() {
+                    dirty.truncate(1);
+                }
+                (dirty, all)
             } else {
                 (Vec::new(), self.tree().uberblock_targets(start))
             };

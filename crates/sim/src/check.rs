@@ -54,6 +54,18 @@ pub fn import(
     }
 }
 
+/// The pool that was split off, if its labels say that there is one.
+fn half_on(env: &env::Env, disks: usize) -> Option<vdev::PoolFound> {
+    let paths: Vec<String> = (0..disks).map(path).collect();
+    let found = vdev::discover(env, &paths).pools;
+    found.into_iter().find(|p| p.name == rig::HALF)
+}
+
+/// Whether there is one.
+pub fn has_half(disks: &[Arc<MemDisk>], clock: &Arc<ManualClock>) -> bool {
+    half_on(&env(disks, 1, clock), disks.len()).is_some()
+}
+
 /// A pool with all its file systems in use.
 pub struct Opened {
     pub pool: Arc<Pool>,
@@ -445,11 +457,15 @@ impl Judge<'_> {
             self.unlucky(disks, &rng)?;
             self.damaged(disks, &rng)?;
         }
+        let split = self.split_off(disks, seed)?;
         let before = self.may_go_back().then(|| fork(disks));
         let opened = match self.open(disks, rng.next()) {
             Err(_) if self.oracle.nothing_promised(self.cut) => return Ok(Admin::default()),
             r => r?,
         };
+        if !split {
+            self.unsplit(&opened)?;
+        }
         let trees = opened.trees()?;
         let found = opened.judge(self.oracle, &trees, self.cut)?;
         if let (Some(before), Some(kept)) = (before, &found.checkpoint) {
@@ -523,6 +539,61 @@ impl Judge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Judges the pool that was split off, which has what there was then. False: there is none.
+    pub fn split_off(&self, disks: &[Arc<MemDisk>], seed: u64) -> Result<bool, String> {
+        let Some(half) = &self.oracle.half else {
+            return Ok(false);
+        };
+        let what = |e: String| format!("the pool that was split off: {e}");
+        let image = fork(disks);
+        let env = env(&image, seed, self.clock);
+        let Some(found) = half_on(&env, image.len()) else {
+            return Ok(false);
+        };
+        // The model knows the names of the old pool.
+        let how = OpenOptions {
+            name: Some(rig::POOL.into()),
+            ..quick()
+        };
+        let pool = Pool::open(env, &found.config, how).map_err(|e| what(e.to_string()))?;
+        let o = Opened::mount(pool, self.layout).map_err(what)?;
+        let trees = o.trees().map_err(what)?;
+        o.judge(&half.kept.oracle(), &trees, 0).map_err(what)?;
+        o.pool.sync().map_err(text).map_err(what)?;
+        self.walk(&o).map_err(what)?;
+        o.close(false).map_err(what)?;
+        Ok(true)
+    }
+
+    /// Nothing was split off: the pool has all its sides.
+    fn unsplit(&self, o: &Opened) -> Result<(), String> {
+        let Some(half) = &self.oracle.half else {
+            return Ok(());
+        };
+        let has = |d: &&usize| o.pool.tree().find_by_name(&path(**d)).is_some();
+        match half.disks.iter().find(|d| !has(d)) {
+            None => Ok(()),
+            Some(d) => Err(format!("disk {d} left for a pool that is not there")),
+        }
+    }
+
+    /// Devices of each set that may be missing.
+    fn spare(&self) -> usize {
+        let gone = usize::from(self.oracle.half.is_some());
+        self.layout.redundancy().saturating_sub(gone)
+    }
+
+    /// Sets of disks, of each of which as many may be missing as [`Self::spare`] says.
+    fn sets(&self) -> Vec<Vec<usize>> {
+        let mut sets = self.layout.sets();
+        if let Some(half) = &self.oracle.half {
+            for set in &mut sets {
+                set.retain(|d| !half.disks.contains(d));
+            }
+        }
+        sets
     }
 
     /// Whether an image may have a checkpoint that can be gone back to for certain: no device ever failed, since neither scrub nor
@@ -600,10 +671,10 @@ impl Judge<'_> {
 
     /// Without as many devices as the layout may miss.
     fn without(&self, disks: &[Arc<MemDisk>], rng: &SeededRng) -> Result<(), String> {
-        let spare = self.layout.redundancy();
+        let spare = self.spare();
         let image: Image = disks.iter().map(|d| d.fork()).collect();
         let mut gone = Vec::new();
-        for set in self.layout.sets() {
+        for set in self.sets() {
             let before = gone.len();
             while gone.len() - before < spare {
                 let n = set[rng.below(set.len() as u64) as usize];
@@ -817,13 +888,13 @@ impl Judge<'_> {
     ) -> Result<(), String> {
         let used = sources::in_use(&o.pool);
         let mut left: Vec<usize> = (0..disks.len()).filter(|d| !used.contains(d)).collect();
-        let sets = self.layout.sets();
+        let sets = self.sets();
         left.retain(|d| sets.iter().any(|s| s.contains(d)));
         let choices: Vec<Vec<Vec<usize>>> = sets
             .into_iter()
             .map(|mut set| {
                 set.retain(|d| used.contains(d));
-                let most = self.layout.redundancy().min(set.len());
+                let most = self.spare().min(set.len());
                 choose(&set, most)
             })
             .collect();

@@ -1,7 +1,7 @@
 //! Administration of the simulated pool through `admin`, with a door in memory.
 
 use crate::keys;
-use crate::rig::{self, full, path, Fs, Layout, POOL};
+use crate::rig::{self, full, path, Fs, Layout, HALF, POOL};
 use crate::rights;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{told, Commands, ROOT};
@@ -10,10 +10,10 @@ use admin::pools::agent::Agent;
 use admin::{pools, Admin, PoolEntry};
 use api::{
     Change, DatasetCreate, Delegate, Delegation, DeviceAttach, ImportScan, Peer, PoolCreate,
-    PoolImport, PoolScrub, ScrubAction, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
+    PoolImport, PoolScrub, PoolSplit, ScrubAction, SnapshotCreate, VdevClass, VdevKind, VdevSpec,
 };
 use base::sync::MutexExt;
-use base::{Kind, Result};
+use base::{bail, Kind, Result};
 use disk::props;
 use std::sync::{Arc, Mutex};
 use stream::Image;
@@ -139,6 +139,24 @@ impl Desk {
     pub fn reguid(&self) -> Result<()> {
         let command = format!("zpool reguid {POOL}");
         pools::reguid::reguid(&self.admin, ROOT, POOL, None, &command).map_err(told)
+    }
+
+    /// `zpool split`, with the devices that leave.
+    pub fn split(&self, devices: Vec<String>) -> Result<()> {
+        let ask = PoolSplit {
+            pool: POOL.into(),
+            name: HALF.into(),
+            devices,
+            command: format!("zpool split {POOL} {HALF}"),
+            ..PoolSplit::default()
+        };
+        match pools::split::split(&self.admin, ROOT, &ask)
+            .map_err(told)?
+            .warning
+        {
+            None => Ok(()),
+            Some(why) => bail!(Damaged, "{why}"),
+        }
     }
 
     /// `zpool scrub` with an action, or `zpool resilver`.

@@ -66,6 +66,9 @@ const LOGS: u64 = 15;
 /// Lines in a thousand that change what the pool consists of, where there are disks for that.
 const SHAPES: u64 = 60;
 
+/// Lines in a thousand in which a pool of mirrors is split, of every second seed.
+const SPLITS: u64 = 8;
+
 /// dRAIDs that are simulated: parity, data columns of a group, distributed spares, devices. In some all rows of a slice belong to
 /// one group, in others groups end in the middle of a row.
 const DRAIDS: [(usize, u64, u64, usize); 8] = [
@@ -141,6 +144,8 @@ pub struct Generator {
     wears: SeededRng,
     /// Draws changes of what the pool consists of.
     shapes: Option<(Layout, SeededRng)>,
+    /// Draws splits.
+    splits: Option<SeededRng>,
     weights: Vec<(&'static str, u64)>,
     /// Operations between two power cuts, about.
     epoch: u64,
@@ -335,6 +340,10 @@ impl Generator {
                 .then(|| (layout.disks, SeededRng::new(seed ^ 0x1095))),
             wears: SeededRng::new(seed ^ 0x7219),
             shapes: (layout.grow > 0).then(|| (*layout, SeededRng::new(seed ^ 0x54a9))),
+            splits: match (layout.kind, SeededRng::new(seed ^ 0x5b17)) {
+                (GroupKind::Mirror, dice) if dice.below(2) == 0 => Some(dice),
+                _ => None,
+            },
             refusals: (seed % 2 == 0).then(|| SeededRng::new(seed ^ 0x5e4d)),
             rng,
         }
@@ -373,6 +382,9 @@ impl Generator {
         }
         if let Some(op) = self.refusal().or_else(|| self.shape()) {
             return op;
+        }
+        if self.splits.as_ref().is_some_and(|d| d.below(1000) < SPLITS) {
+            return Op::Shape(Shape::Split);
         }
         if self.wears.below(1000) < WEARS {
             return Op::Scan(match self.wears.below(8) {

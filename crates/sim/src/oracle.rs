@@ -446,6 +446,17 @@ pub struct Oracle {
     begun: Vec<usize>,
     pub models: Vec<FsModel>,
     admin: Vec<Admin>,
+    /// What was split off the pool.
+    pub half: Option<Arc<SplitOff>>,
+}
+
+/// A pool that was split off.
+#[derive(Debug)]
+pub struct SplitOff {
+    /// What it has.
+    pub kept: Kept,
+    /// Its disks.
+    pub disks: Vec<usize>,
 }
 
 impl Default for Oracle {
@@ -455,6 +466,7 @@ impl Default for Oracle {
             begun: vec![0],
             models: Vec::new(),
             admin: vec![Admin::default()],
+            half: None,
         }
     }
 }
@@ -638,6 +650,7 @@ impl Oracle {
         *self = Oracle {
             models,
             admin: vec![admin],
+            half: self.half.take(),
             ..Oracle::default()
         };
     }

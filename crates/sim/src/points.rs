@@ -23,7 +23,7 @@ pub struct Script {
     pub text: &'static str,
 }
 
-pub const SCRIPTS: [Script; 17] = [
+pub const SCRIPTS: [Script; 18] = [
     Script {
         name: "pool create",
         create: true,
@@ -109,6 +109,13 @@ pub const SCRIPTS: [Script; 17] = [
         create: false,
         text: "create . a 644; write . a 0 60000 2; fsync . a; --- reimport; write . a 0 100 3; \
                fsync . a; remount .; create . b 644; fsync . b; reimport",
+    },
+    // On mirrors: the tests run the n-th script on the n-th layout.
+    Script {
+        name: "split",
+        create: false,
+        text: "create . a 644; write . a 0 90000 2; createfs f0; create f0 b 644; write f0 b 0 3000 3; sync; --- \
+               write . a 0 20000 4; fsync . a; shape split; write . a 0 30000 5; fsync . a; sync",
     },
     Script {
         name: "checkpoint",

@@ -22,6 +22,9 @@ pub const LARGE: u64 = 640 * MIB;
 /// Name of the simulated pool.
 pub const POOL: &str = "tank";
 
+/// Name of what is split off it.
+pub const HALF: &str = "half";
+
 /// What kind of pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -229,7 +232,8 @@ pub fn log_on(disk: usize, l: &Layout) -> TopSpec {
 /// The pool on these disks. What had left it before it got another guid may name it by the old one.
 pub fn newest(env: &env::Env, paths: &[String]) -> Option<vdev::PoolFound> {
     let found = vdev::discover(env, paths).pools;
-    found.into_iter().max_by_key(|p| p.txg)
+    let own = found.into_iter().filter(|p| p.name != HALF);
+    own.max_by_key(|p| p.txg)
 }
 
 /// Name of a disk.

@@ -14,6 +14,8 @@ pub enum Shape {
     Remove(usize),
     /// The removal under way is given up.
     Cancel,
+    /// One side of each mirror becomes a pool of its own.
+    Split,
     /// Expansion and removal come to their ends. Then as many disks as may be missing are taken away.
     Finish,
 }
@@ -36,6 +38,7 @@ impl Shape {
             "add" => Shape::Add(number()?),
             "remove" => Shape::Remove(number()?),
             "cancel" => Shape::Cancel,
+            "split" => Shape::Split,
             "finish" => Shape::Finish,
             w => return Err(format!("no change of a pool: {w}")),
         })
@@ -49,6 +52,7 @@ impl fmt::Display for Shape {
             Shape::Add(group) => write!(f, "shape add {group}"),
             Shape::Remove(group) => write!(f, "shape remove {group}"),
             Shape::Cancel => write!(f, "shape cancel"),
+            Shape::Split => write!(f, "shape split"),
             Shape::Finish => write!(f, "shape finish"),
         }
     }

@@ -9,6 +9,7 @@ mod refusal;
 mod replicas;
 mod scans;
 mod shapes;
+mod splits;
 
 use crate::check::Opened;
 use crate::cut::Image;

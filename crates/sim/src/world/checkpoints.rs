@@ -115,7 +115,9 @@ impl World {
         self.imported = 0;
         // What older uberblocks lead to is free.
         self.first = o.pool.synced_txg();
+        let half = self.oracle.half.take();
         self.oracle = o.adopt(&found)?;
+        self.oracle.half = half;
         self.opened = Some(o);
         self.lend_patience();
         let pos = self.pos();

@@ -63,6 +63,10 @@ impl World {
         let Some(pool) = self.pool().cloned() else {
             return Ok(Outcome::Nothing);
         };
+        // With one side each, mirrors bear nothing.
+        if self.oracle.half.is_some() {
+            return Ok(Outcome::Nothing);
+        }
         let path = rig::path(disk);
         let known = |disk| pool.tree().find_by_name(&rig::path(disk));
         let found = known(disk).map(|v| v.guid());
@@ -165,6 +169,9 @@ impl World {
         let Some(d) = self.disks.get(disk) else {
             return Outcome::Nothing;
         };
+        if self.oracle.half.is_some() {
+            return Outcome::Nothing;
+        }
         self.counts.faults += 1;
         self.content.fault(disk, fault);
         match fault {
@@ -326,12 +333,13 @@ impl World {
         let o = Opened::import(&self.disks, &self.layout, seed, &self.clock).map_err(text)?;
         self.imported = self.journal.len();
         self.first = o.pool.first_txg();
+        let half = self.oracle.half.take();
         self.oracle = o.adopt(found)?;
         self.opened = Some(o);
         self.lend_patience();
         let pos = self.pos();
         self.oracle.ack_all(pos);
-        Ok(())
+        self.after_split(half)
     }
 
     /// The pool is exported, and judged.

@@ -40,6 +40,7 @@ impl World {
         let known = |n: usize| n <= self.layout.grow && !raidz;
         let (done, objection) = match line {
             Shape::Finish => return self.finish_shapes(&pool),
+            Shape::Split => return self.split(),
             Shape::Expand(disk) => {
                 let (first, end) = (self.layout.grows_at(), self.disks.len());
                 if !raidz || disk < first || disk >= end || is_in_use(&pool, disk) {
@@ -53,7 +54,10 @@ impl World {
             }
             Shape::Add(n) if known(n) => {
                 let group = self.layout.group(n);
-                if group.clone().any(|d| is_in_use(&pool, d)) {
+                if group
+                    .clone()
+                    .any(|d| is_in_use(&pool, d) || self.has_left(d))
+                {
                     return Ok(Outcome::Nothing);
                 }
                 let ashift = self.layout.ashift;
@@ -148,11 +152,21 @@ impl World {
             return Ok(Outcome::Done);
         }
         let labels = check::Labels::of(&self.base, &[]);
-        let judge = check::Judge {
+        let judge = self.judge_now(&labels);
+        if let Some(o) = &self.opened {
+            let trees = o.trees()?;
+            judge.without_any(o, &self.disks, &trees)?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// A judge of what is on the disks now, of a pool of which no device ever failed.
+    pub(super) fn judge_now<'a>(&'a self, labels: &'a check::Labels) -> check::Judge<'a> {
+        check::Judge {
             layout: &self.layout,
             clock: &self.clock,
             oracle: &self.oracle,
-            labels: &labels,
+            labels,
             // Behind everything that was acknowledged.
             cut: usize::MAX - 1,
             healthy: true,
@@ -160,12 +174,7 @@ impl World {
             first: self.first,
             care: check::Care::Full,
             spoilt: self.content.lately(),
-        };
-        if let Some(o) = &self.opened {
-            let trees = o.trees()?;
-            judge.without_any(o, &self.disks, &trees)?;
         }
-        Ok(Outcome::Done)
     }
 }
 

@@ -94,3 +94,26 @@ fn a_trim_of_what_was_allocated_in_the_same_txg_is_found() {
         timed(small_blocks(2), &lines, 0..1)
     });
 }
+
+/// Two mirrors are split. The power goes when the new pool has its first txg.
+#[test]
+fn a_split_that_labels_one_side_only_is_found() {
+    const SPLIT: Script = Script {
+        name: "split two mirrors",
+        create: false,
+        text: "create . a 644; write . a 0 300000 2; sync; shape add 1; write . a 0 690000 3; \
+               create . b 644; write . b 0 690000 4; sync; --- shape split; write . b 0 3000 5; sync",
+    };
+    let l = growing(GroupKind::Mirror, 2, 1);
+    found(Mutation::SplitLabelsOneSide, &|on| {
+        let effort = Effort {
+            subsets: 2,
+            every: if on { 2 } else { 6 },
+            care: Care::Full,
+            audit: AUDIT,
+            foreign: None,
+        };
+        let mut count = Count::default();
+        points::run(&SPLIT, l, 1, effort, &mut count, &|| true)
+    });
+}

@@ -31,7 +31,8 @@ enum Begun {
 /// Writes dirty blocks of the transaction's (open) txg to their final places now, in one batch,
 /// transformed on all cores; the sync of the txg then only links them. All objects belong to one
 /// set. For each block its pointer, or `None`: not dirty in this txg, being changed at the
-/// moment, or without a place of its own (holes). Nothing is flushed.
+/// moment, or without a place of its own (holes, and what is to stay where it is since the same
+/// bytes are there). Nothing is flushed.
 pub fn write_now(tx: &Tx, blocks: &[(Arc<Dnode>, u64)]) -> Vec<Result<Option<BlkPtr>>> {
     place(tx, blocks, false)
 }
@@ -221,8 +222,8 @@ impl Dnode {
         let mut spec = spec_for(&policy, 1, &shape, ty, 0, false);
         // The log needs a place; else a block that fits into its pointer is left to the sync.
         spec.embed &= early;
-        // The log is told of a place in any case.
-        let old = match early && spec.may_keep() && !self.crypt.is_encrypted() {
+        // One that may stay has no place of its own in this txg: the log gets its bytes.
+        let old = match spec.may_keep() && !self.crypt.is_encrypted() {
             true => self.on_disk(blkid),
             false => BlkPtr::HOLE,
         };

@@ -145,6 +145,11 @@ impl Devices for TreeDevices {
         top.map_or(psize, |t| t.asize_in(psize, txg))
     }
 
+    fn is_removed(&self, vdev: u64) -> bool {
+        let top = self.tree.top(vdev);
+        top.is_ok_and(|t| t.kind() == VdevKind::Indirect)
+    }
+
     fn deflate(&self, vdev: u64, asize: u64) -> u64 {
         if !self.deflates.load(Ordering::Relaxed) {
             return asize;

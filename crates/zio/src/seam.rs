@@ -111,6 +111,11 @@ pub trait Devices: Send + Sync {
     /// have missed. The blocks must be in use while it runs. Results in order; `keep` says (by index) which of them need the data,
     /// the others may have none.
     fn scrub(&self, reqs: &[ReadOne], keep: &dyn Fn(usize) -> bool) -> Vec<Scrubbing>;
+    /// Whether a top-level vdev was removed, and its blocks are found elsewhere.
+    fn is_removed(&self, vdev: u64) -> bool {
+        let _ = vdev;
+        false
+    }
     /// The leaves of a top-level vdev, by guid, that can be written and lack blocks of txg `birth`.
     fn lacking(&self, vdev: u64, birth: Txg) -> Vec<u64> {
         let _ = (vdev, birth);

@@ -225,7 +225,8 @@ impl Zio {
 
     /// Whether `old` stores these very bytes, in the way that `spec` asks for: then it can stay, and nothing needs to be
     /// written (nop-write, pool format §13.2). Only checksums that prove sameness tell. Gangs and blocks of a dedup table are
-    /// written anew, and so is whatever is encrypted, since equal data differ there.
+    /// written anew, and so is whatever is encrypted, since equal data differ there, and, as in OpenZFS, what lies on a removed vdev: its
+    /// mapping shrinks with every block that leaves it.
     ///
     /// It says nothing of whether `old` can still be read.
     pub fn is_kept(&self, spec: &WriteSpec, p: &Prepared, old: &BlkPtr) -> bool {
@@ -250,6 +251,7 @@ impl Zio {
             && (old.lsize(), old.psize()) == (p.lsize, p.data.len())
             && old.dvas().len() == usize::from(spec.copies)
             && old.checksum() == *checksum
+            && !old.dvas().iter().any(|d| self.devices.is_removed(d.vdev()))
     }
 
     /// Gives the prepared block an address and queues it. `old` is the pointer it replaces: if that

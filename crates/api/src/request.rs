@@ -745,6 +745,9 @@ pub struct PoolGet {
     /// Fill `Pool::tree` and the state facts.
     #[serde(default)]
     pub tree: bool,
+    /// Top-level vdevs that were removed are in the trees, too.
+    #[serde(default)]
+    pub removed: bool,
     /// Fill `Pool::error_list`.
     #[serde(default)]
     pub error_list: bool,

@@ -197,6 +197,13 @@ pub fn of_class(root: &Vdev, class: VdevClass) -> impl Iterator<Item = &Vdev> {
         .filter(move |v| v.class == class && !matches!(v.kind, VdevKind::Hole | VdevKind::Indirect))
 }
 
+/// The same as `zpool list` and `zpool iostat` show them, if they asked for removed ones: those come with the normal ones.
+pub fn shown(root: &Vdev, class: VdevClass) -> impl Iterator<Item = &Vdev> {
+    root.children
+        .iter()
+        .filter(move |v| v.class == class && v.kind != VdevKind::Hole)
+}
+
 /// The groups below the tree of normal vdevs, in the order of display, with the heading `zpool
 /// status` gives them.
 pub const CLASSES: [(VdevClass, &str); 5] = [
@@ -213,7 +220,7 @@ pub fn name_width(root: &Vdev, pool: &str, how: Naming) -> usize {
         let own = depth + name(vdev, pool, how).chars().count();
         vdev.children
             .iter()
-            .filter(|v| !matches!(v.kind, VdevKind::Hole | VdevKind::Indirect))
+            .filter(|v| v.kind != VdevKind::Hole)
             .map(|v| walk(v, pool, depth + 2, how))
             .max()
             .unwrap_or(0)

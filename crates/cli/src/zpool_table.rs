@@ -205,6 +205,7 @@ static SUBS: &[Sub] = &[
             "Columns by default: name, size, allocated, free, checkpoint, expandsize, \
              fragmentation, capacity, dedupratio, health, altroot. With an interval in seconds \
              the list is printed again and again, count times if given.",
+            "With -v, and with -v of zpool iostat, vdevs that were removed by copying are shown as indirect-N.",
         ],
         complete: Complete::Pools,
         built: true,
@@ -490,6 +491,8 @@ static SUBS: &[Sub] = &[
              is listed by 'zpool status -v'; files on that list that are found whole are taken off it.",
             "A scrub runs in the background. It survives exports and crashes, and a paused one stays paused. \
              Without an option a paused scrub goes on. While a resilver runs, a scrub is refused.",
+            "It begins with a look at the labels of the devices in use. A device whose labels are gone is UNAVAIL from then on and waits \
+             for zpool replace; if nobody else has what it holds it stays in use. Labels of which copies are damaged are written anew.",
             "With -e only blocks that are on the list of damaged files are read, and those that are whole or gone \
              are taken off it. The pool needs the feature head_errlog. An error scrub is paused, stopped and \
              waited for as a scrub is; a resilver ends it.",

@@ -70,8 +70,26 @@ fn data_vdevs_are_removed_one_after_the_other_and_their_disks_taken_away() {
         told.contains("memory used for removed device mappings"),
         "{told}"
     );
-    assert!(!told.contains("first.img"), "{told}");
+    assert!(
+        !told.contains("first.img") && !told.contains("indirect"),
+        "{told}"
+    );
     assert_eq!(sum(&rig, "a"), a);
+    // Where it was is listed, and it cannot be removed again.
+    let list = rig.zpool(&["list", "-vHp", "-o", "name,size,health", "tank"]);
+    assert!(list.contains("\tindirect-0\t-\tONLINE\n"), "{list}");
+    assert!(rig
+        .zpool(&["list", "-vj", "tank"])
+        .contains("\"indirect-0\":"));
+    let shown = rig.zpool(&["status", "-j", "tank"]);
+    assert!(!shown.contains("\"indirect-0\":"), "{shown}");
+    assert!(rig
+        .zpool(&["iostat", "-v", "tank"])
+        .contains("  indirect-0  "));
+    let guids = rig.zpool(&["list", "-vHg", "-o", "name,size", "tank"]);
+    let guid = guids.lines().find_map(|l| l.trim().strip_suffix("\t-"));
+    rig.try_run("zpool", &["remove", "tank", guid.unwrap()])
+        .fails(1);
     // The disk is nobody's any more.
     rig.zpool(&["create", "-n", "other", &first]);
     std::fs::remove_file(&first).unwrap();
@@ -160,4 +178,60 @@ fn a_mirror_and_a_special_vdev_are_removed_and_a_raidz_rules_it_out() {
         .fails(1);
     assert!(said.contains("not be raidz"), "{said}");
     rig.zpool(&["destroy", "tank"]);
+}
+
+/// A block that is overwritten with the same bytes stays where it is, unless that is a removed vdev: it goes to a device then.
+#[test]
+fn the_same_bytes_written_again_leave_a_removed_vdev() {
+    let Some(mut rig) = Rig::new("removal-nopwrite") else {
+        return;
+    };
+    let first = rig.image("first.img", 256 * MIB);
+    let second = rig.image("second.img", 512 * MIB);
+    let mnt = rig.mnt();
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-O",
+        "checksum=skein",
+        "-O",
+        "compression=on",
+        "-m",
+        mnt.to_str().unwrap(),
+        "tank",
+        &first,
+    ]);
+    let source = rig.path().join("source");
+    rig.sh(&format!("head -c 24M /dev/urandom > {}", source.display()));
+    let copy = || {
+        let (from, to) = (source.display(), mnt.join("file"));
+        let to = to.display();
+        rig.sh(&format!(
+            "dd if={from} of={to} bs=1M oflag=sync conv=notrunc status=none"
+        ));
+        rig.zpool(&["sync", "tank"]);
+    };
+    let written = || -> u64 {
+        rig.zfs(&["get", "-Hpo", "value", "written", "tank"])
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    copy();
+    rig.zfs(&["snapshot", "tank@a"]);
+    copy();
+    let same = written();
+    assert!(same < 2 * MIB, "{same} bytes");
+    rig.zpool(&["add", "tank", &second]);
+    rig.zpool(&["remove", "-w", "tank", &first]);
+    copy();
+    let anew = written();
+    assert!(anew >= 24 * MIB, "{anew} bytes");
+    // They are on a device now, and stay.
+    rig.zfs(&["snapshot", "tank@b"]);
+    copy();
+    let same = written();
+    assert!(same < 2 * MIB, "{same} bytes");
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
 }

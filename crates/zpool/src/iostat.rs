@@ -92,6 +92,7 @@ pub fn iostat(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     let get = |pools: Vec<String>| PoolGet {
         pools,
         tree: true,
+        removed: true,
         histograms: mode != Mode::Normal || args.has("l") || args.has("q"),
         ..PoolGet::default()
     };
@@ -220,14 +221,14 @@ fn collect(now: &[Pool], before: &[Pool], wanted: &[String], look: &Look) -> Vec
                 last: false,
             });
             if look.verbose {
-                for v in vdevs::of_class(tree, VdevClass::Normal) {
+                for v in vdevs::shown(tree, VdevClass::Normal) {
                     walk(&mut rows, pool, v, 2, look, &figures);
                 }
                 for (class, heading) in vdevs::CLASSES {
                     if class == VdevClass::Spare {
                         continue;
                     }
-                    let mut members = vdevs::of_class(tree, class).peekable();
+                    let mut members = vdevs::shown(tree, class).peekable();
                     if members.peek().is_some() {
                         rows.push(Row {
                             name: heading.into(),

@@ -48,6 +48,7 @@ pub fn list(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
                 pools: names.clone(),
                 props: Select::These(want.iter().map(|w| w.name.clone()).collect()),
                 tree: verbose,
+                removed: verbose,
                 ..PoolGet::default()
             },
         )?;
@@ -179,7 +180,7 @@ fn verbose_rows(
     cols: &[Column],
     look: &Look,
 ) {
-    for v in vdevs::of_class(tree, VdevClass::Normal) {
+    for v in vdevs::shown(tree, VdevClass::Normal) {
         vdev_rows(out, pool, v, 2, want, cols, look);
     }
     for (class, heading) in vdevs::CLASSES {
@@ -188,7 +189,7 @@ fn verbose_rows(
         } else {
             heading
         };
-        let mut members = vdevs::of_class(tree, class).peekable();
+        let mut members = vdevs::shown(tree, class).peekable();
         if members.peek().is_none() {
             continue;
         }
@@ -312,7 +313,7 @@ fn json_row(
         }));
         for (class, key) in groups {
             let mut members = Object::new();
-            for v in vdevs::of_class(tree, class) {
+            for v in vdevs::shown(tree, class) {
                 let (name, json) = json_vdev(pool, v, want, style, how);
                 members.put(name, json);
             }

@@ -98,6 +98,7 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bo
             histograms: ask.histograms,
             resilver: being_filled(pool),
             wears: Some(pool),
+            removed: ask.removed,
         };
         let mut root = look.root();
         root.children.extend(aux_rows(pool));
@@ -224,6 +225,7 @@ fn unopened(admin: &Arc<Admin>, a: &Absent, ask: &PoolGet) -> api::Pool {
             histograms: false,
             resilver: None,
             wears: None,
+            removed: false,
         };
         let mut root = look.root();
         tree.close();

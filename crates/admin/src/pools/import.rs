@@ -227,6 +227,7 @@ fn examine(admin: &Arc<Admin>, f: &PoolFound) -> Importable {
         histograms: false,
         resilver: None,
         wears: None,
+        removed: false,
     };
     let mut root = look.root();
     // A log device that is missing can be done without.

@@ -301,6 +301,8 @@ pub struct Look<'a> {
     pub resilver: Option<(Txg, Txg)>,
     /// Knows how trim and initialize of the leaves stand.
     pub wears: Option<&'a Pool>,
+    /// Top-level vdevs that were removed by copying are shown, too.
+    pub removed: bool,
 }
 
 impl Look<'_> {
@@ -415,12 +417,16 @@ impl Look<'_> {
         out
     }
 
-    /// The whole tree, below its root. Places of removed devices are left out.
+    /// The whole tree, below its root. Places of removed log devices are left out.
     pub fn root(&self) -> api::Vdev {
         let tops = self.tree.tops();
         let children: Vec<api::Vdev> = tops
             .iter()
-            .filter(|t| !matches!(t.kind(), vdev::VdevKind::Hole | vdev::VdevKind::Indirect))
+            .filter(|t| match t.kind() {
+                vdev::VdevKind::Hole => false,
+                vdev::VdevKind::Indirect => self.removed,
+                _ => true,
+            })
             .map(|t| self.top(t))
             .collect();
         let (s, a) = if self.imported {

@@ -118,6 +118,7 @@ pub fn get(admin: &Arc<Admin>, ask: &VdevGet) -> Result<api::Answer<VdevProps>, 
         histograms: false,
         resilver: None,
         wears: Some(pool),
+        removed: false,
     };
     let mut rows = Vec::new();
     flatten(look.root(), &mut rows);

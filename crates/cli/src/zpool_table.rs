@@ -522,7 +522,9 @@ static SUBS: &[Sub] = &[
             "Tells the devices which space is not allocated. Solid-state devices and thinly provisioned storage use it for \
              other things then; in an image file it becomes a hole, which takes no space on the host. Ranges of less than 32 KiB are \
              left out, and so is what was freed in the last transaction groups, and what a checkpoint keeps. Without devices all \
-             of the pool that can be told are meant, but spares and caches.",
+             of the pool that can be told are meant, but spares and caches. A cache device that the property autotrim lets be told is \
+             trimmed wholly before the first block is written to it, and status -t says so; with autotrim=on, what is going to be overwritten \
+             is trimmed as well.",
             "A trim runs in the background, survives exports and crashes, and waits for devices that are out of use. Without an \
              option a suspended one goes on. 'zpool status -t' shows how far it is.",
             "With the property autotrim devices are told of freed space as a matter of course. Where it was never set, image files are, \

@@ -4,7 +4,7 @@
 use api::{PoolGet, Reply, Request, Vdev, VdevClass, VdevState};
 use control::Client;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use system_tests::{until, Rig};
 use testkit::{or_skip, OpenZfs};
@@ -130,6 +130,64 @@ fn what_left_memory_is_read_from_the_cache_device() {
     assert!(io.contains("cache  "), "{io}");
     s.rig.zpool(&["export", "tank"]);
     s.rig.zdb_check("tank");
+}
+
+/// What was on an image before it became a cache device is given back to the host, and `status -t` says so.
+#[test]
+fn a_new_cache_device_is_trimmed_and_no_command_trims_it() {
+    let Some(mut rig) = Rig::new("l2arc-trim") else {
+        return;
+    };
+    let disk = rig.image("disk", 256 * MIB);
+    let cache = rig.image("cache", 256 * MIB);
+    rig.sh(&format!(
+        "dd if=/dev/urandom of={cache} bs=1M count=256 conv=notrunc status=none"
+    ));
+    let taken = || fs::metadata(&cache).unwrap().blocks() * 512;
+    assert!(taken() > 200 * MIB);
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-O",
+        "mountpoint=none",
+        "tank",
+        &disk,
+        "cache",
+        &cache,
+    ]);
+    let note = |rig: &Rig| {
+        let status = rig.zpool(&["status", "-t", "tank"]);
+        let row = status.lines().find(|l| l.contains("/cache"));
+        row.unwrap().to_string()
+    };
+    until("the cache device is trimmed", || {
+        note(&rig).contains("(100% trimmed, completed at ")
+    });
+    assert!(taken() < 32 * MIB, "{}", taken());
+    let json = rig.zpool(&["status", "-tj", "tank"]);
+    assert!(json.contains("\"trim_state\":\"COMPLETE\""), "{json}");
+    let said = rig.try_run("zpool", &["trim", "tank", &cache]).fails(1);
+    assert!(said.contains("no such device in pool"), "{said}");
+    // Where nothing is trimmed by itself, this is not either.
+    rig.zpool(&["destroy", "tank"]);
+    rig.sh(&format!(
+        "dd if=/dev/urandom of={cache} bs=1M count=256 conv=notrunc status=none"
+    ));
+    rig.zpool(&[
+        "create",
+        "-f",
+        "-o",
+        "autotrim=off",
+        "-O",
+        "mountpoint=none",
+        "tank",
+        &disk,
+        "cache",
+        &cache,
+    ]);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(note(&rig).contains("(untrimmed)"), "{}", note(&rig));
+    assert!(taken() > 200 * MIB);
 }
 
 #[test]

@@ -570,8 +570,8 @@ fn row(
     } else if s.noalloc {
         out.push_str("  (non-allocating)");
     }
-    // Spares and caches are never trimmed by a command.
-    if vdevs::is_leaf(vdev) && !matches!(vdev.class, VdevClass::Spare | VdevClass::Cache) {
+    // Spares are never trimmed, caches before they are used.
+    if vdevs::is_leaf(vdev) && vdev.class != VdevClass::Spare {
         out.push_str(&wear::notes(s, look));
     }
     out.push_str(&look.scripts.cells(vdev.guid, false));

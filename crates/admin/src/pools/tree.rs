@@ -129,6 +129,15 @@ fn aux_row(pool: &Pool, dev: &NvList, class: VdevClass) -> api::Vdev {
     if let Some(f) = &cache {
         stats = counted(&f.stats);
         (stats.physical, stats.space, stats.alloc) = (f.physical, f.size, f.used);
+        stats.trim_unsupported = !f.can_discard;
+        if let Some(time) = f.trimmed {
+            stats.trim = api::WearStats {
+                state: api::WearState::Complete,
+                time,
+                done: f.size,
+                total: f.size,
+            };
+        }
     }
     let in_tree = pool.tree().find(guid);
     if let Some(v) = in_tree.as_ref().filter(|v| v.device_asize() > 0) {

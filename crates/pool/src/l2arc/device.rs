@@ -26,6 +26,15 @@ const WRITE: usize = 1 << 20;
 /// Most log blocks that are followed: more than the largest device that is believed has.
 const MAX_LOGS: usize = 1 << 20;
 
+/// So much behind what a pass writes is given up and discarded with it (`l2arc_trim_ahead`), but no larger part of the device than one of
+/// so many.
+const AHEAD: u64 = 64 << 20;
+const AHEAD_PART: u64 = 8;
+/// No discard is larger.
+const LARGEST_DISCARD: u64 = 128 << 20;
+/// What the header says of a device that was discarded wholly.
+const TRIM_COMPLETE: u64 = 4;
+
 /// A cached block on the device.
 struct Held {
     at: u64,
@@ -53,6 +62,8 @@ struct Hand {
     payload: (u64, u64),
     newest: [LogPtr; 2],
     logs: VecDeque<LogPtr>,
+    /// As in [`Header::trim`].
+    trim: (u64, u64),
 }
 
 /// An open cache device.
@@ -70,6 +81,10 @@ pub(super) struct CacheDevice {
     pub broken: AtomicBool,
     /// What a former import left on it has not been looked at yet.
     pub unread: AtomicBool,
+    /// It is an image file.
+    pub is_file: bool,
+    /// What is going to be overwritten is discarded before.
+    pub discards: AtomicBool,
 }
 
 fn overlaps(l: &LogPtr, from: u64, to: u64, (start, end): (u64, u64)) -> bool {
@@ -134,7 +149,54 @@ impl CacheDevice {
             used: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             unread: AtomicBool::new(true),
+            is_file: listed.get_str(keys::TYPE) == Some("file"),
+            discards: AtomicBool::new(false),
         })
+    }
+
+    /// Whether the device can be told that it holds nothing.
+    pub fn can_discard(&self) -> bool {
+        self.disk.geometry().can_discard
+    }
+
+    /// When all of it was discarded, seconds since 1970.
+    pub fn trimmed(&self) -> Option<u64> {
+        let (time, state) = self.hand.acquire().trim;
+        (state == TRIM_COMPLETE).then_some(time)
+    }
+
+    /// Discards all that can hold blocks, before there are any.
+    ///
+    /// # Errors
+    /// The device failed, and is not used any more. One that cannot be told, or fails to discard, is no error.
+    pub fn trim_whole(&self, pool: u64, now: u64) -> Result<()> {
+        let mut h = self.hand.acquire();
+        if !self.discard(self.start, self.end) {
+            return Ok(());
+        }
+        h.trim = (now, TRIM_COMPLETE);
+        self.write_header(pool, &h)
+    }
+
+    /// Tells the device that a range holds nothing. Returns whether it did it.
+    fn discard(&self, from: u64, to: u64) -> bool {
+        let mut at = from;
+        while at < to {
+            let n = LARGEST_DISCARD.min(to - at);
+            match self.disk.discard(at, n) {
+                Ok(()) => {
+                    self.stats.trim_ops.fetch_add(1, Ordering::Relaxed);
+                    self.stats.trim_bytes.fetch_add(n, Ordering::Relaxed);
+                }
+                Err(e) if e.kind == base::Kind::Unsupported => return false,
+                Err(_) => {
+                    self.stats.trim_errors.fetch_add(1, Ordering::Relaxed);
+                    return false;
+                }
+            }
+            at += n;
+        }
+        true
     }
 
     /// Bytes that can be cached, and those in use.
@@ -173,7 +235,7 @@ impl CacheDevice {
             newest: h.newest,
             log_bytes: h.logs.iter().map(LogPtr::asize).sum(),
             log_count: h.logs.len() as u64,
-            trim: (0, 0),
+            trim: h.trim,
         }
     }
 
@@ -230,8 +292,8 @@ impl CacheDevice {
         });
     }
 
-    /// Makes the next `need` bytes behind the hand free. True: something may have been given up.
-    fn make_room(&self, h: &mut Hand, need: u64, index: &Index) -> bool {
+    /// Makes the next `need` bytes behind the hand free, and some more if it discards. Returns what was given up, if something may have been.
+    fn make_room(&self, h: &mut Hand, need: u64, index: &Index) -> Option<(u64, u64)> {
         if h.at + need > self.end {
             let at = h.at;
             self.give_up(h, at, self.end, index);
@@ -240,12 +302,18 @@ impl CacheDevice {
             h.first_sweep = false;
         }
         if h.first_sweep {
-            return false;
+            return None;
         }
-        let (from, to) = (h.at, h.at + need);
+        let ahead = match self.discards.load(Ordering::Relaxed) {
+            true => AHEAD.min((self.end - self.start) / AHEAD_PART),
+            false => 0,
+        };
+        let ahead = ahead >> self.ashift << self.ashift;
+        let (from, to) = (h.at, (h.at + need + ahead).min(self.end));
         self.give_up(h, from, to, index);
+        let before = h.evict.max(from);
         h.evict = h.evict.max(to);
-        true
+        Some((before, h.evict))
     }
 
     /// Gives up the oldest blocks until the index holds at most `most`.
@@ -295,8 +363,11 @@ impl CacheDevice {
         if fresh.is_empty() || need > self.end - self.start {
             return Ok(());
         }
-        if self.make_room(h, need, index) {
+        if let Some((from, to)) = self.make_room(h, need, index) {
             self.write_header(pool, h)?;
+            if self.discards.load(Ordering::Relaxed) {
+                self.discard(from, to);
+            }
         }
         let begin = h.at;
         let mut bytes: Vec<u8> = Vec::with_capacity(need as usize);
@@ -372,12 +443,13 @@ impl CacheDevice {
     }
 
     /// Takes over what a former import left: the header, then the log blocks from the newest to the oldest. What does not fit is
-    /// passed over, and the device begins empty.
-    pub fn rebuild(&self, pool: u64, index: &Index, most: usize) {
+    /// passed over, and the device begins empty. Returns whether there is a header of the pool.
+    pub fn rebuild(&self, pool: u64, index: &Index, most: usize) -> bool {
         let Some(header) = self.read_header(pool) else {
-            return;
+            return false;
         };
         let mut h = self.hand.acquire();
+        h.trim = header.trim;
         let newest = header.newest[0];
         h.at = match newest.is_none() {
             true => self.start,
@@ -386,7 +458,7 @@ impl CacheDevice {
         let whole = h.at % (1 << self.ashift) == 0;
         if !whole || h.at < self.start || h.at > self.end || header.evict > self.end {
             h.at = self.start;
-            return;
+            return true;
         }
         h.evict = header.evict.max(self.start);
         h.first_sweep = header.first_sweep;
@@ -423,6 +495,7 @@ impl CacheDevice {
             self.used.fetch_add(ptr.asize(), Ordering::Relaxed);
             h.logs.push_back(ptr);
         }
+        true
     }
 
     fn read_header(&self, pool: u64) -> Option<Header> {

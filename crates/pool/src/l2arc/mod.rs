@@ -7,6 +7,9 @@
 //! The daemon calls [`Pool::feed_caches`] every second. One pass writes what has gathered since the one before, at most `PASS`
 //! bytes, and `BOOST` more until the device has been full once. Devices take turns.
 //!
+//! Devices that are told of freed space (property `autotrim`) are discarded wholly before the first block is written to them. With
+//! `autotrim=on`, what is going to be overwritten is discarded ahead of the writes, too.
+//!
 //! Where to start: `device.rs` for what is on a device, `index.rs` for what is known of it in memory. What the index takes is taken
 //! off the budget of the block cache.
 //!
@@ -63,6 +66,10 @@ pub struct CacheFigures {
     pub used: u64,
     /// Counters since it was opened.
     pub stats: Stats,
+    /// When all of it was discarded, seconds since 1970; whether it can be told of what holds nothing.
+    pub trimmed: Option<u64>,
+    /// See `trimmed`.
+    pub can_discard: bool,
 }
 
 /// How often the devices had a block, and what was written.
@@ -190,6 +197,8 @@ impl Pool {
                 size: 0,
                 used: 0,
                 stats: Stats::default(),
+                trimmed: None,
+                can_discard: true,
             });
         };
         let stats = Stats::default();
@@ -204,6 +213,8 @@ impl Pool {
             size,
             used,
             stats,
+            trimmed: d.trimmed(),
+            can_discard: d.can_discard(),
         })
     }
 
@@ -302,8 +313,16 @@ impl Pool {
         let most = caches.most.load(Ordering::Relaxed) as usize;
         let guid = self.guid();
         for d in devices.iter().filter(|d| d.unread.load(Ordering::Acquire)) {
-            d.rebuild(guid, &caches.index, most);
+            let known = d.rebuild(guid, &caches.index, most);
+            if !known && self.autotrims(d.is_file) {
+                if let Err(e) = d.trim_whole(guid, self.seconds()) {
+                    tracing::warn!(pool = %self.name(), error = %e, "a cache device failed and is not used any more");
+                }
+            }
             d.unread.store(false, Ordering::Release);
+        }
+        for d in &devices {
+            d.discards.store(self.autotrims(false), Ordering::Relaxed);
         }
         if !self.is_readonly() {
             *turn += 1;

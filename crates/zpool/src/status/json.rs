@@ -244,8 +244,7 @@ impl Context<'_> {
         if s.noalloc {
             o.put("noalloc", "1");
         }
-        let wears = !matches!(vdev.class, VdevClass::Spare | VdevClass::Cache);
-        if vdevs::is_leaf(vdev) && wears {
+        if vdevs::is_leaf(vdev) && vdev.class != VdevClass::Spare {
             wear::put(&mut o, s, self.look, style);
         }
         (name, o)

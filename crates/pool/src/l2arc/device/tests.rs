@@ -211,3 +211,31 @@ fn hostile_contents_do_no_harm() {
     }
     feed(&d, &index, 20_000, 40_000);
 }
+
+/// What is discarded is filled with garbage by these disks: nobody may rely on it.
+#[test]
+fn a_device_that_is_told_of_free_space_is_discarded_wholly_and_then_ahead_of_the_writes() {
+    let (env, _disk) = image(80);
+    let (d, index) = (open(&env, 16), Index::default());
+    assert!(!d.rebuild(POOL, &index, usize::MAX));
+    assert_eq!(d.trimmed(), None);
+    d.trim_whole(POOL, 1234).unwrap();
+    let whole = d.end - d.start;
+    let discarded = |d: &CacheDevice| d.stats.trim_bytes.load(Ordering::Relaxed);
+    assert_eq!((d.trimmed(), discarded(&d)), (Some(1234), whole));
+    d.discards.store(true, Ordering::Relaxed);
+    feed(&d, &index, 0, 2000);
+    assert!(d.is_filling());
+    assert_eq!(discarded(&d), whole, "nothing is overwritten yet");
+    feed(&d, &index, 2000, 15_000);
+    assert!(discarded(&d) > 2 * whole, "{}", discarded(&d));
+    let had = found(&d, &index, 15_000);
+    assert!(had > 1500, "{had}");
+    // The next import finds it, and does not discard it again.
+    drop(d);
+    let (d, index) = (open(&env, 16), Index::default());
+    assert!(d.rebuild(POOL, &index, usize::MAX));
+    assert_eq!(d.trimmed(), Some(1234));
+    let kept = found(&d, &index, 15_000);
+    assert!(kept <= had && kept + 60 >= had, "{kept} of {had}");
+}

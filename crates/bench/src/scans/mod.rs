@@ -1,39 +1,42 @@
-//! `bench scans`: how fast a pool is scrubbed, resilvered and rebuilt, compared with the devices, and what a scrub costs the
-//! programs beside it.
+//! `bench scans`: how fast a pool is scrubbed, resilvered, rebuilt and changed in shape, compared with the devices, and what
+//! such jobs cost the programs beside them.
 
+mod beside;
 mod sequential;
+mod shape;
+mod slow;
 mod table;
 
-use crate::child::{self, interrupted};
+use crate::child::interrupted;
 use crate::data::Supply;
 use crate::device::{drop_caches, warm_memory, Device};
 use crate::machine;
-use crate::measure::Measure;
 use crate::options::Options;
-use crate::rows::{Work, ROWS};
 use crate::systems::ours::{Ours, POOL};
 use crate::systems::{self, System, World};
 use crate::usage::Meter;
 use base::{bail, Kind, Result};
-use sequential::{rate, Pass};
+use beside::Job;
+use sequential::{seconds, Pass};
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use table::Results;
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench scans [OPTION]...
   --rows A,B         of scrub (records of 1 MiB on one device), scrub-128k, scrub-8k (records that were written
                      again in another order), resilver and rebuild (a side of a mirror of two is replaced),
-                     pgbench (without and beside a scrub); default: all
+                     expansion (of a RAID-Z of three by a fourth device), removal (of one of two devices),
+                     trim, initialize, pgbench (without and beside each of these jobs), slow (a cold tree and
+                     pgbench on a slow device: alone, with a cache device, with a special one); default: all
   --systems A,B      of ours, before and, in scrub-128k and scrub-8k, zfs-fuse-0.7; default: zfs-fuse-0.7 ours
   --full             2 GiB of data, pgbench for 60 seconds, three rounds
   --rounds N         how often everything is repeated; tables have medians (3)
-  --size BYTES       of the data (256M); three devices of a little more are made
+  --size BYTES       of the data (256M); four devices of a little more are made
   --seconds N        length of a run of pgbench (10)
   --folder DIR       where the images of the devices lie; default: target/bench
   --programs DIR     our programs; default: target/release
@@ -41,13 +44,18 @@ usage: cargo xtask bench scans [OPTION]...
   --out DIR          where the results go; default: target/bench/scans
 ";
 
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 11] = [
     "scrub",
     "scrub-128k",
     "scrub-8k",
     "resilver",
     "rebuild",
+    "expansion",
+    "removal",
+    "trim",
+    "initialize",
     "pgbench",
+    "slow",
 ];
 
 /// Bytes of a file.
@@ -84,8 +92,8 @@ fn options(args: &[String]) -> Result<Options> {
 struct At<'a> {
     o: &'a Options,
     world: Arc<World>,
-    /// Two devices beside the world's own.
-    more: &'a [Device; 2],
+    /// Three devices beside the world's own.
+    more: &'a [Device; 3],
     results: &'a mut Results,
     system: &'a str,
 }
@@ -98,10 +106,11 @@ pub fn run(args: &[String]) -> Result<bool> {
     }
     let o = options(args)?;
     let (folder, programs) = systems::ready(&o)?;
-    eprintln!("bench: preparing three devices");
+    eprintln!("bench: preparing four devices");
     let bytes = (o.size / 4 * 5 + (256 << 20)).max(1 << 30);
     let device = Device::on_image(&folder, bytes)?;
     let more = [
+        Device::on_image(&folder, bytes)?,
         Device::on_image(&folder, bytes)?,
         Device::on_image(&folder, bytes)?,
     ];
@@ -127,7 +136,7 @@ pub fn run(args: &[String]) -> Result<bool> {
 fn rounds(
     o: &Options,
     world: &Arc<World>,
-    more: &[Device; 2],
+    more: &[Device; 3],
     results: &mut Results,
 ) -> Result<()> {
     for _ in 0..o.rounds {
@@ -146,7 +155,12 @@ fn rounds(
                     "scrub-8k" => at.scrub("8K"),
                     "resilver" => at.replace("resilver", &[]),
                     "rebuild" => at.replace("rebuild", &["-s"]),
-                    _ => at.pgbench(),
+                    "expansion" => at.expansion(),
+                    "removal" => at.removal(),
+                    "trim" => at.trim(),
+                    "initialize" => at.initialize(),
+                    "slow" => at.slow(),
+                    _ => Job::ALL.into_iter().try_for_each(|job| at.pgbench(job)),
                 };
                 let Err(e) = done else { continue };
                 if e.kind == Kind::Interrupted {
@@ -197,11 +211,34 @@ impl At<'_> {
         ours.admin("zpool", &args)
     }
 
+    /// Megabytes of the row's data in a second, if the devices did nothing but these passes for them.
+    fn rate(&self, passes: &[Pass<'_>]) -> Result<f64> {
+        Ok(self.o.size as f64 / 1e6 / seconds(passes)?)
+    }
+
+    /// The paths of all devices.
+    fn paths(&self) -> Vec<String> {
+        let all = std::iter::once(&self.world.device).chain(self.more);
+        all.map(|d| d.path().to_string()).collect()
+    }
+
     /// Runs a scan over all data; its rate beside that of the devices, and the daemon's peak.
     fn timed(
         &mut self,
         row: &str,
         device: f64,
+        daemon: Option<u32>,
+        scan: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.timed_part(row, device, 1.0, daemon, scan)
+    }
+
+    /// The same for a scan that moves so many times the data.
+    fn timed_part(
+        &mut self,
+        row: &str,
+        device: f64,
+        share: f64,
         daemon: Option<u32>,
         scan: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -213,7 +250,7 @@ impl At<'_> {
         scan()?;
         let seconds = start.elapsed().as_secs_f64();
         let usage = meter.and_then(|m| m.read());
-        let rate = self.o.size as f64 / 1e6 / seconds.max(1e-9);
+        let rate = self.o.size as f64 * share / 1e6 / seconds.max(1e-9);
         eprintln!(
             "bench: {row} on {}: {rate:.0} MB/s, the devices {device:.0} MB/s",
             self.system
@@ -232,13 +269,12 @@ impl At<'_> {
         warm_memory(1 << 30)?;
         let device = self.world.device.path().to_string();
         let read = |bytes| {
-            rate(
-                &[Pass {
-                    device: &device,
-                    write: false,
-                }],
+            let pass = Pass {
+                device: &device,
+                write: false,
                 bytes,
-            )
+            };
+            self.rate(&[pass])
         };
         if self.system == "zfs-fuse-0.7" {
             if record == "1M" {
@@ -275,11 +311,15 @@ impl At<'_> {
         let mut ours = self.ours()?;
         warm_memory(1 << 30)?;
         let device = self.world.device.path().to_string();
-        let [side, new] = self.more.each_ref().map(|d| d.path().to_string());
+        let [side, new, _] = self.more.each_ref().map(|d| d.path().to_string());
         // The new device is filled while the others are read.
         let passes = [(&device, false), (&new, true)];
-        let passes = passes.map(|(device, write)| Pass { device, write });
-        let rate = rate(&passes, self.o.size)?;
+        let bytes = self.o.size;
+        let rate = self.rate(&passes.map(|(device, write)| Pass {
+            device,
+            write,
+            bytes,
+        }))?;
         self.pool_of(&mut ours, "1M", &["mirror", &device, &side])?;
         self.fill(&mut ours)?;
         self.cold(&ours)?;
@@ -291,84 +331,6 @@ impl At<'_> {
         // A rebuild is followed by a scrub.
         ours.admin("zpool", &["wait", "-t", "scrub,resilver", POOL])?;
         ours.end()
-    }
-
-    /// Transactions a second of pgbench in a pool that is not scrubbed, and in one that is.
-    fn pgbench(&mut self) -> Result<()> {
-        let mut rates = Vec::new();
-        for scrubbed in [false, true] {
-            let mut ours = self.ours()?;
-            warm_memory(1 << 30)?;
-            let device = self.world.device.path().to_string();
-            self.pool_of(&mut ours, "128K", &[&device])?;
-            self.fill(&mut ours)?;
-            self.cold(&ours)?;
-            let over = AtomicBool::new(false);
-            let (measured, scrubs) = std::thread::scope(|s| {
-                // It begins anew whenever it has come to its end.
-                let scrubs = scrubbed.then(|| {
-                    let (ours, over) = (&ours, &over);
-                    s.spawn(move || -> Result<u64> {
-                        let mut n = 0;
-                        while !over.load(Ordering::Relaxed) {
-                            ours.scrub()?;
-                            n += 1;
-                        }
-                        Ok(n)
-                    })
-                });
-                let measured = self.transactions(&ours);
-                over.store(true, Ordering::Relaxed);
-                // It may be in the middle of one, or between two.
-                let _ = ours.admin("zpool", &["scrub", "-s", POOL]);
-                (measured, scrubs.map(|t| t.join()))
-            });
-            match scrubs {
-                Some(Ok(Err(e))) => return Err(e),
-                Some(Err(_)) => bail!(Io, "the thread that scrubs panicked"),
-                Some(Ok(Ok(n))) => eprintln!("bench: {n} scrubs beside pgbench"),
-                None => {}
-            }
-            rates.push(measured?);
-            ours.end()?;
-        }
-        if let [without, beside] = rates[..] {
-            eprintln!(
-                "bench: pgbench on {}: {without:.0} 1/s, {beside:.0} 1/s beside a scrub",
-                self.system
-            );
-            self.results.beside(self.system, without, beside);
-        }
-        Ok(())
-    }
-
-    /// The yardstick's row `pgbench`, by a worker.
-    fn transactions(&self, ours: &Ours) -> Result<f64> {
-        let Some(row) = ROWS.iter().find(|r| r.name == "pgbench") else {
-            bail!(NotFound, "the yardstick has no row pgbench");
-        };
-        for t in row.tools {
-            t.path()?;
-        }
-        let w = Work {
-            dir: ours.dir().join("w"),
-            scratch: self.world.folder.join("scratch"),
-            size: self.o.size,
-            large: self.o.size,
-            seconds: self.o.seconds,
-        };
-        let own = std::env::current_exe()?;
-        for phase in row.phases {
-            let mut c = ours.command(own.as_os_str());
-            c.args(w.arguments(row, phase));
-            let patience = Duration::from_secs(300 + 10 * self.o.seconds);
-            let said = child::run(&mut c, patience, true)?;
-            let all = Measure::parse_all(&said.out)?;
-            if let Some(m) = all.iter().find(|m| m.name == "tpcb") {
-                return Ok(m.value());
-            }
-        }
-        bail!(Io, "pgbench measured nothing")
     }
 
     /// Files of incompressible data.

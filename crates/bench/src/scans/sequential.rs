@@ -19,10 +19,12 @@ const ALIGN: usize = 4096;
 pub struct Pass<'a> {
     pub device: &'a str,
     pub write: bool,
+    /// How many bytes; whole transfers of them are moved.
+    pub bytes: u64,
 }
 
-/// Bytes of each device in a second, in megabytes, while all passes run at the same time over `bytes` of each.
-pub fn rate(passes: &[Pass<'_>], bytes: u64) -> Result<f64> {
+/// How many seconds the passes take that run at the same time.
+pub fn seconds(passes: &[Pass<'_>]) -> Result<f64> {
     let failed = Mutex::new(None);
     let mut files = Vec::new();
     for p in passes {
@@ -41,7 +43,7 @@ pub fn rate(passes: &[Pass<'_>], bytes: u64) -> Result<f64> {
         for ((p, f), next) in passes.iter().zip(&files).zip(&next) {
             for _ in 0..DEPTH {
                 s.spawn(|| {
-                    if let Err(e) = transfers(f, p.write, next, bytes) {
+                    if let Err(e) = transfers(f, p.write, next, p.bytes) {
                         failed.acquire().get_or_insert(e);
                     }
                 });
@@ -56,7 +58,7 @@ pub fn rate(passes: &[Pass<'_>], bytes: u64) -> Result<f64> {
             f.sync_all()?;
         }
     }
-    Ok(bytes as f64 / 1e6 / start.elapsed().as_secs_f64().max(1e-9))
+    Ok(start.elapsed().as_secs_f64().max(1e-9))
 }
 
 fn transfers(f: &File, write: bool, next: &AtomicU64, bytes: u64) -> Result<()> {
@@ -95,14 +97,16 @@ mod tests {
             Pass {
                 device: &paths[0],
                 write: false,
+                bytes: 8 << 20,
             },
             Pass {
                 device: &paths[1],
                 write: true,
+                bytes: 6 << 20,
             },
         ];
-        match rate(&passes, 6 << 20) {
-            Ok(rate) => assert!(rate > 0.0),
+        match seconds(&passes) {
+            Ok(seconds) => assert!(seconds > 0.0),
             // Some file systems have no O_DIRECT.
             Err(e) => return eprintln!("skipped: {e}"),
         }

@@ -31,7 +31,10 @@ pub struct Results {
     facts: Vec<(String, String)>,
     /// By row and system.
     scans: BTreeMap<(String, String), Scan>,
-    beside: BTreeMap<String, Beside>,
+    /// By job and system.
+    beside: BTreeMap<(String, String), Beside>,
+    /// By row, device beside the slow one, and system: operations a second.
+    slow: BTreeMap<(String, String, String), Vec<f64>>,
     missing: Vec<String>,
     /// Whatever is missing cannot be run here.
     pub sound: bool,
@@ -47,6 +50,7 @@ impl Results {
             facts,
             scans: BTreeMap::new(),
             beside: BTreeMap::new(),
+            slow: BTreeMap::new(),
             missing: Vec::new(),
             sound: true,
         }
@@ -63,10 +67,17 @@ impl Results {
         }
     }
 
-    pub fn beside(&mut self, system: &str, without: f64, beside: f64) {
-        let b = self.beside.entry(system.to_string()).or_default();
+    pub fn beside(&mut self, job: &str, system: &str, without: f64, beside: f64) {
+        let key = (job.to_string(), system.to_string());
+        let b = self.beside.entry(key).or_default();
         b.without.push(without);
         b.beside.push(beside);
+    }
+
+    pub fn slow(&mut self, kind: &str, system: &str, row: &str, rate: f64) {
+        eprintln!("bench: {row} on {system}, slow device, {kind}: {rate:.0} 1/s");
+        let key = (row.to_string(), kind.to_string(), system.to_string());
+        self.slow.entry(key).or_default().push(rate);
     }
 
     pub fn missing(&mut self, row: &str, system: &str, e: &Error) {
@@ -108,16 +119,18 @@ impl Results {
         });
         table(&mut out, &head(&names), scans);
         let names = [
-            "pgbench",
+            "pgbench beside",
+            "system",
             "1/s without",
-            "1/s beside a scrub",
+            "1/s beside it",
             "slower by",
             "± of both",
         ];
-        let beside = self.beside.iter().map(|(system, b)| {
+        let beside = self.beside.iter().map(|((job, system), b)| {
             let slower = 1.0 - middle(&quotients(&b.beside, &b.without));
             let both = [spread(&b.without), spread(&b.beside)].map(|s| s.unwrap_or(0.0) * 100.0);
             vec![
+                job.clone(),
                 system.clone(),
                 short(middle(&b.without)),
                 short(middle(&b.beside)),
@@ -126,6 +139,14 @@ impl Results {
             ]
         });
         table(&mut out, &head(&names), beside);
+        let names = ["Slow device", "beside it", "system", "1/s", "±"];
+        let slow = self.slow.iter().map(|((row, kind, system), rates)| {
+            let spread = spread(rates).unwrap_or(0.0) * 100.0;
+            let rate = short(middle(rates));
+            let names = [row, kind, system].map(String::clone);
+            [names.to_vec(), vec![rate, format!("{spread:.0} %")]].concat()
+        });
+        table(&mut out, &head(&names), slow);
         for m in &self.missing {
             out.push_str(&format!("* not run: {m}\n"));
         }
@@ -137,11 +158,15 @@ impl Results {
             json!({"row": row, "system": system, "mb_s": s.rates, "devices_mb_s": s.devices,
                    "cpu_s": s.cpu, "peak_bytes": s.peak})
         });
-        let beside = self.beside.iter().map(|(system, b)| {
-            json!({"row": "pgbench", "system": system, "without": b.without, "beside": b.beside})
+        let beside = self.beside.iter().map(|((job, system), b)| {
+            json!({"row": "pgbench", "job": job, "system": system, "without": b.without, "beside": b.beside})
+        });
+        let slow = self.slow.iter().map(|((row, kind, system), rates)| {
+            json!({"row": row, "beside": kind, "system": system, "per_second": rates})
         });
         let facts: BTreeMap<_, _> = self.facts.iter().cloned().collect();
         json!({"facts": facts, "scans": scans.collect::<Vec<_>>(), "pgbench": beside.collect::<Vec<_>>(),
+               "slow": slow.collect::<Vec<_>>(),
                "missing": self.missing})
     }
 }
@@ -164,13 +189,16 @@ mod tests {
         for (rate, device) in [(80.0, 100.0), (40.0, 50.0), (90.0, 100.0)] {
             r.scan("scrub", "ours", rate, device, None);
         }
-        r.beside("ours", 1000.0, 850.0);
+        r.beside("scrub", "ours", 1000.0, 850.0);
         let text = r.report();
         assert!(
             text.contains("| scrub | ours | 80.0 | 31 % | 100 | 0.80 |"),
             "{text}"
         );
-        assert!(text.contains("| ours | 1000 | 850 | 15 % |"), "{text}");
+        assert!(
+            text.contains("| scrub | ours | 1000 | 850 | 15 % |"),
+            "{text}"
+        );
         assert!(r.sound);
         r.missing("scrub", "ours", &Error::new(Kind::Io, "broken"));
         assert!(!r.sound && r.report().contains("scrub on ours: broken"));

@@ -195,6 +195,7 @@ impl Control {
         // Fails where a process starts a second one, as tests do: the first has seen to it.
         let _ = env_linux::keep_crypto_memory(not_kept);
         vfs::set_limit(crate::budget::znodes(options.arc_max));
+        keep_processors_awake(options.wakeup_latency);
         if fuse::wants_uring(options.transport) {
             match fuse::enable_uring() {
                 Ok(true) => crate::log::info("the kernel's fuse.enable_uring has been turned on"),
@@ -202,7 +203,6 @@ impl Control {
                 Err(why) => crate::log::info(&format!("no requests over io_uring: {why}")),
             }
         }
-        keep_processors_awake(options.wakeup_latency);
         let caching = Caching {
             attributes: options.attr_timeout,
             names: options.entry_timeout,

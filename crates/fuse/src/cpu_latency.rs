@@ -17,9 +17,11 @@
 //! the process looks for the next request for up to [`SPIN`] before it sleeps, as long as that is
 //! not in vain too often. (With processors that do not sleep it is no gain.)
 //!
-//! So does root where the kernel has no cpuidle driver, as in many virtual machines ([`DRIVER`] says `none`): then
-//! every idle processor halts, whatever is written to that file.
+//! Where the kernel has no cpuidle driver, as in many virtual machines ([`DRIVER`] says `none`), every idle processor halts,
+//! whatever is written to that file. There threads of the daemon keep the processors awake ([`crate::awake`]), if they are
+//! few, or one thread looks for the next request, as above.
 
+use crate::awake;
 use base::sync::MutexExt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -54,6 +56,8 @@ enum Means<W> {
     Ask(W, i32),
     /// A thread spins.
     Spin,
+    /// Threads keep the processors awake.
+    KeepAwake,
     /// Nothing.
     None,
 }
@@ -92,7 +96,7 @@ impl<W: Write> WakeupLatency<W> {
     fn in_the_way(&self) -> bool {
         match self.means {
             Means::Ask(_, latency) => latency == 0,
-            Means::Spin => true,
+            Means::Spin | Means::KeepAwake => true,
             Means::None => false,
         }
     }
@@ -119,6 +123,7 @@ impl<W: Write> WakeupLatency<W> {
                     let _ = out.write_all(&latency.to_ne_bytes());
                 }
                 Means::Spin => SPINNING.store(hold, SeqCst),
+                Means::KeepAwake => awake::keep(hold),
                 Means::None => {}
             }
             self.held = hold;
@@ -146,11 +151,17 @@ fn wakeup_latency() -> std::sync::MutexGuard<'static, WakeupLatency<File>> {
 /// `devices_used` tells whether devices were used since it was last asked: then processors do not
 /// poll.
 ///
-/// Errors: `/dev/cpu_dma_latency` cannot be opened or written, or has no effect; then threads look for requests for a
-/// moment before they sleep.
+/// Errors: `/dev/cpu_dma_latency` cannot be opened or written, or has no effect; then threads of the daemon keep few
+/// processors awake, or look for requests for a moment before they sleep.
 pub fn limit_wakeup_latency(latency: u32, devices_used: fn() -> bool) -> io::Result<()> {
     wakeup_latency().devices_used = devices_used;
     if has_no_driver(std::fs::read_to_string(DRIVER)) {
+        if awake::is_possible() {
+            change_to(WakeupLatency {
+                devices_used,
+                ..WakeupLatency::by(Means::KeepAwake)
+            });
+        }
         let why = "has no effect, since the kernel has no cpuidle driver";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
@@ -176,6 +187,7 @@ pub fn let_processors_sleep() {
 fn change_to(next: WakeupLatency<File>) {
     let mut now = wakeup_latency();
     now.rest();
+    awake::want(matches!(next.means, Means::KeepAwake));
     *now = next;
 }
 
@@ -267,7 +279,11 @@ mod tests {
         let asked = limit_wakeup_latency(u32::MAX, never);
         if none {
             assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::Unsupported);
-            assert!(matches!(wakeup_latency().means, Means::Spin));
+            let kept = matches!(wakeup_latency().means, Means::KeepAwake);
+            assert_eq!(kept, awake::is_possible());
+            assert_eq!(awake::is_wanted(), kept);
+            let_processors_sleep();
+            assert!(!awake::is_wanted());
         }
     }
 

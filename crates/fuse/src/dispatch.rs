@@ -104,6 +104,21 @@ impl<'a> Message<'a> {
             blocks: &[],
         })
     }
+
+    /// The same request in memory of the caller's, without data of a WRITE.
+    pub fn copied<'b>(&self, to: &'b mut Vec<u8>) -> Message<'b> {
+        let op = self.op.map_or(0, <[u8]>::len);
+        to.clear();
+        to.extend_from_slice(self.op.unwrap_or_default());
+        to.extend_from_slice(self.body);
+        let (first, body) = to.split_at(op);
+        Message {
+            head: self.head,
+            op: self.op.is_some().then_some(first),
+            body,
+            blocks: &[],
+        }
+    }
 }
 
 /// What became of a request whose answer could not be delivered does not matter to the loop, except

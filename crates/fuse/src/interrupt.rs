@@ -5,6 +5,10 @@
 //! answered in place of the thread that serves it: with EINTR, which nobody gets to see. That thread
 //! goes on, what it works with stays its own, and its answer comes too late and is dropped.
 //!
+//! Over io_uring an answer goes through an entry of the ring. There a new thread takes over the entry of the one that serves
+//! the request, answers by it and goes on with it ([`crate::ring`]). The old thread finds that out when it wants to answer,
+//! and ends. What it works with is not the entry's memory: such requests are copied first.
+//!
 //! Only requests that change nothing are given up: of a change the kernel must know how it ended,
 //! or its names and sizes differ from those on the disk. Other signals are no reason: programs do
 //! not expect that looking at a file is interrupted (by a timer, say, or the end of a child).
@@ -33,7 +37,7 @@ const LONG: u64 = 500_000_000;
 const QUIET: u32 = 10;
 /// Most threads that may be started for those whose requests were given up. Beyond that nobody
 /// takes requests, and the kernel lets go of those that were not taken by itself.
-const INSTEAD: usize = 64;
+pub(crate) const INSTEAD: usize = 64;
 
 /// The request was answered by somebody else. (The kernel numbers in steps of two.)
 const GIVEN_UP: u64 = 1;
@@ -49,19 +53,39 @@ pub(crate) struct Serving {
     /// Thread that asked, and since when ([`worker_pool::now`]) it is served.
     pid: AtomicU32,
     since: AtomicU64,
-    /// Answers go where the request came from.
-    channel: Arc<File>,
+    /// Where answers go.
+    way: Way,
+    /// Somebody is about to take over.
+    trying: AtomicBool,
+}
+
+enum Way {
+    /// Where the request came from.
+    Channel(Arc<File>),
+    /// Has somebody take over, who calls [`Serving::take_over`].
+    Ring(Box<dyn Fn(&Arc<Serving>) + Send + Sync>),
 }
 
 impl Serving {
-    /// No request is served yet.
-    pub fn on(channel: Arc<File>) -> Serving {
+    fn by(way: Way) -> Serving {
         Serving {
             unique: AtomicU64::new(0),
             pid: AtomicU32::new(0),
             since: AtomicU64::new(0),
-            channel,
+            way,
+            trying: AtomicBool::new(false),
         }
+    }
+
+    /// By a channel of the device; no request is served yet.
+    pub fn on(channel: Arc<File>) -> Serving {
+        Serving::by(Way::Channel(channel))
+    }
+
+    /// By an entry of a ring: `instead` has another thread take it over, which calls [`Serving::take_over`] or
+    /// [`Serving::leave`].
+    pub fn in_ring(instead: impl Fn(&Arc<Serving>) + Send + Sync + 'static) -> Serving {
+        Serving::by(Way::Ring(Box::new(instead)))
     }
 
     /// The thread begins to serve a request, at `now`.
@@ -73,35 +97,74 @@ impl Serving {
         }
     }
 
+    /// The thread is going to answer. Whether it may; if not, somebody else has.
+    pub fn claim(&self) -> bool {
+        self.unique.load(Relaxed) == 0 || self.unique.swap(0, AcqRel) & GIVEN_UP == 0
+    }
+
+    /// Takes a request over that takes long, if its thread was killed; its number. The one who serves it finds that out
+    /// when it claims the answer.
+    pub fn take_over(&self) -> Option<u64> {
+        let unique = self.is_long(worker_pool::now())?;
+        let marked = unique | GIVEN_UP;
+        let killed = is_killed(self.pid.load(Relaxed));
+        // Another one may be served by now, which has another number.
+        (killed && self.swap(unique, marked)).then_some(unique)
+    }
+
+    /// Has somebody take over. Takes locks of the session.
+    pub fn replace(self: &Arc<Self>) {
+        if let Way::Ring(instead) = &self.way {
+            instead(self);
+        }
+    }
+
+    /// Nobody takes over for now.
+    pub fn leave(&self) {
+        self.trying.store(false, SeqCst);
+    }
+
+    fn swap(&self, from: u64, to: u64) -> bool {
+        let swapped = self.unique.compare_exchange(from, to, AcqRel, Relaxed);
+        swapped.is_ok()
+    }
+
+    /// The number of the request, if it takes long and is not given up yet.
+    fn is_long(&self, now: u64) -> Option<u64> {
+        let unique = self.unique.load(Acquire);
+        let since = self.since.load(Relaxed);
+        let not_yet = unique == 0 || unique & GIVEN_UP != 0 || now.saturating_sub(since) < LONG;
+        (!not_yet).then_some(unique)
+    }
+
     /// It is done with it. Returns whether there was one more thread meanwhile.
     pub fn end(&self) -> bool {
         self.unique.load(Relaxed) != 0 && self.unique.swap(0, AcqRel) & REPLACED != 0
     }
 
-    /// Where requests come from and answers go.
-    pub fn channel(&self) -> &File {
-        &self.channel
-    }
-
     /// Gives the request up if it has taken long and `killed` says so of the thread that asked.
     /// `lent` counts the threads in place of others.
     fn look(&self, now: u64, lent: &AtomicUsize, killed: impl Fn(u32) -> bool) -> Found {
-        let unique = self.unique.load(Acquire);
-        let (pid, since) = (self.pid.load(Relaxed), self.since.load(Relaxed));
-        if unique == 0 || unique & GIVEN_UP != 0 || now.saturating_sub(since) < LONG {
+        let Some(unique) = self.is_long(now) else {
             return Found::Nothing;
-        }
-        if !killed(pid) {
+        };
+        if !killed(self.pid.load(Relaxed)) {
             return Found::Long;
         }
+        let file = match &self.way {
+            Way::Channel(file) => file,
+            Way::Ring(_) => {
+                return match self.trying.swap(true, SeqCst) {
+                    true => Found::Long,
+                    false => Found::Instead,
+                };
+            }
+        };
         // Lent before it can be taken back.
         let replaced = lent.fetch_update(SeqCst, SeqCst, |n| (n < INSTEAD).then_some(n + 1));
         let flag = if replaced.is_ok() { REPLACED } else { 0 };
         let marked = unique | GIVEN_UP | flag;
-        let swapped = self
-            .unique
-            .compare_exchange(unique, marked, AcqRel, Relaxed);
-        if swapped.is_err() {
+        if !self.swap(unique, marked) {
             // Another one is served by now, to which `pid` may already belong.
             if replaced.is_ok() {
                 lent.fetch_sub(1, SeqCst);
@@ -109,9 +172,7 @@ impl Serving {
             return Found::Nothing;
         }
         // Fails if it has just been answered.
-        let chan = Channel {
-            file: &self.channel,
-        };
+        let chan = Channel { file };
         let _ = chan.err(unique, Errno(libc::EINTR));
         Found::GivenUp
     }
@@ -122,14 +183,23 @@ pub(crate) enum Found {
     Nothing,
     /// A request that takes long.
     Long,
+    /// Somebody has to take it over ([`Serving::replace`]).
+    Instead,
     GivenUp,
 }
 
-/// Looks at all that is served, once. Returns the most that was found.
-pub(crate) fn look(all: &[Arc<Serving>], lent: &AtomicUsize) -> Found {
+/// Looks at all that is served, once. Returns the most that was found, and what somebody has to take over.
+pub(crate) fn look(all: &[Arc<Serving>], lent: &AtomicUsize) -> (Found, Vec<Arc<Serving>>) {
     let now = worker_pool::now();
-    let found = all.iter().map(|s| s.look(now, lent, is_killed));
-    found.max().unwrap_or(Found::Nothing)
+    let (mut most, mut instead) = (Found::Nothing, Vec::new());
+    for s in all {
+        let found = s.look(now, lent, is_killed);
+        if found == Found::Instead {
+            instead.push(s.clone());
+        }
+        most = most.max(found);
+    }
+    (most, instead)
 }
 
 /// Whether a thread has been sent a signal that ends it whatever it does, or is ending already.
@@ -156,9 +226,9 @@ pub fn is_killed(tid: u32) -> bool {
 }
 
 /// Whether the kernel need not know how it ended.
-fn changes_nothing(msg: &Message<'_>) -> bool {
+pub(crate) fn changes_nothing(msg: &Message<'_>) -> bool {
     match msg.head.opcode {
-        op::OPEN => abi::OpenIn::read_from_prefix(msg.body)
+        op::OPEN => abi::OpenIn::read_from_prefix(msg.op.unwrap_or(msg.body))
             .is_ok_and(|(o, _)| o.flags as i32 & libc::O_TRUNC == 0),
         op::LOOKUP
         | op::GETATTR

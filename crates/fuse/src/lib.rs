@@ -22,6 +22,7 @@
 #![warn(missing_docs)]
 
 pub mod abi;
+mod awake;
 mod channel;
 mod config;
 mod cpu_latency;

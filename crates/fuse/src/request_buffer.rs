@@ -46,7 +46,7 @@ impl RequestBuffer {
         // Room for the largest write, and for the largest xattr whatever the write size.
         // As much as may be read into blocks: other requests are put together here again.
         let room = max_write.max(BLOCK).next_multiple_of(BLOCK);
-        let mut pages = Pages::new((room + 2 * PAGE).next_multiple_of(PAGE))?;
+        let pages = Pages::new((room + 2 * PAGE).next_multiple_of(PAGE))?;
         pages.done();
         let most = room / BLOCK;
         Ok(RequestBuffer {

@@ -12,9 +12,16 @@
 //! Requests that came when a queue had no free entry wait for one to be answered: the kernel does
 //! not look at them when it gets a new entry. So a new thread has it send a request of its own
 //! making there: the answer to NOTIFY_RETRIEVE is one, and when that was served the kernel goes on
-//! with those that wait. This works where files are what threads are busy with. Whatever they are
-//! busy with, every queue always has more entries than there are threads that wait for requests
+//! with those that wait. This works where a file was opened, read or written before (of a directory the kernel retrieves
+//! nothing). Whatever threads are busy with, every queue always has more entries than there are threads that wait for requests
 //! (see [`crate::about_to_wait_for_requests`]), so one will be answered.
+//!
+//! While processors are kept awake ([`crate::awake`]), a thread serves small requests on the core of its queue, which is that
+//! of the caller: they take turns, and nobody has to be woken on another core. Requests that move data run wherever the
+//! kernel puts them.
+//!
+//! An entry whose thread waits for ever is taken over by a new one, if its caller was killed ([`crate::interrupt`]): any ring
+//! may answer for another one, and the entry is its own then.
 //!
 //! What the ring does not carry (INIT, FORGET, INTERRUPT, notifications) goes through the device.
 
@@ -32,11 +39,13 @@ use io_uring::{cqueue, opcode, squeue, types, IoUring};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, op};
+use crate::awake;
 use crate::channel::{negative, Answer};
 use crate::config::Transport;
 use crate::dispatch::{classify, serve, Class, Message, Scratch};
 use crate::fs::Filesystem;
 use crate::handle::{Shared, Worker};
+use crate::interrupt::{changes_nothing, Serving, INSTEAD};
 use crate::reply::ReadBuf;
 use crate::sys::{self, CpuSet, Pages, PAGE};
 use crate::types::Errno;
@@ -47,9 +56,6 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 const MOST_FIRST: usize = 256;
 /// Threads a queue begins with, if the configuration allows as many.
 const FIRST_OF_QUEUE: usize = 4;
-
-/// Whether [`Transport::Auto`] means io_uring (docs/costs.md has the figures).
-const AUTO: bool = false;
 
 /// How often, and how many times, it is looked whether the kernel has a new entry.
 const LOOK: Duration = Duration::from_micros(200);
@@ -76,9 +82,10 @@ pub fn enable_uring() -> Result<bool, String> {
     })
 }
 
-/// Whether mounts with this setting use io_uring where they may.
+/// Whether mounts with this setting use io_uring where they may: [`Transport::Auto`] means it where threads keep processors
+/// awake (docs/costs.md has the figures).
 pub fn wants_uring(t: Transport) -> bool {
-    t == Transport::Uring || t == Transport::Auto && AUTO
+    t == Transport::Uring || t == Transport::Auto && awake::is_wanted()
 }
 
 /// Cores in a list of the kernel's, such as `0-3,8`.
@@ -143,7 +150,7 @@ pub(crate) struct Ring<F: ?Sized> {
     first: usize,
     /// Most threads beside those.
     threads: usize,
-    /// A file somebody reads or writes.
+    /// A file somebody opened, read or wrote.
     file: AtomicU64,
     /// Cores that threads may use.
     home: CpuSet,
@@ -214,7 +221,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
                 index,
             };
             Arc::new(lane)
-                .spawn(Some(First {
+                .spawn(Start::First(First {
                     lead: n % first == 0,
                     tell: tell.clone(),
                     word,
@@ -275,6 +282,16 @@ struct First {
     word: Receiver<()>,
 }
 
+/// How a thread begins.
+enum Start {
+    /// Before the session.
+    First(First),
+    /// With an entry of its own beside others.
+    Further,
+    /// With the entry of a thread that waits.
+    Instead(Arc<Serving>, Arc<Slot>),
+}
+
 /// Queues that have their threads in common; as a rule one.
 struct Lane<F: ?Sized> {
     ring: Arc<Ring<F>>,
@@ -291,7 +308,7 @@ impl<F: Filesystem + ?Sized> Watched for Lane<F> {
         let most = self.ring.queues.len() * self.ring.first + self.ring.threads;
         if self.workers().may_grow() && all < most + self.workers().lent() {
             // Failing to start a thread only means less parallelism.
-            let _ = self.spawn(None);
+            let _ = self.spawn(Start::Further);
         }
     }
 
@@ -301,7 +318,7 @@ impl<F: Filesystem + ?Sized> Watched for Lane<F> {
             if self.ring.ready[self.index].load(SeqCst) > lent {
                 return;
             }
-            if self.workers().awake() <= lent && self.clone().spawn(None).is_err() {
+            if self.workers().awake() <= lent && self.clone().spawn(Start::Further).is_err() {
                 return;
             }
             std::thread::sleep(LOOK);
@@ -320,14 +337,14 @@ impl<F: Filesystem + ?Sized> Watched for Lane<F> {
 }
 
 impl<F: Filesystem + ?Sized> Lane<F> {
-    fn spawn(self: Arc<Self>, first: Option<First>) -> io::Result<()> {
+    fn spawn(self: Arc<Self>, start: Start) -> io::Result<()> {
         let shared = self.ring.shared.clone();
         shared.lock().total += 1;
         self.workers().joined();
         let lane = self.clone();
         let started = std::thread::Builder::new()
             .name("fuse-ring".into())
-            .spawn(move || lane.work(first));
+            .spawn(move || lane.work(start));
         if started.is_err() {
             self.workers().left();
             shared.lock().total -= 1;
@@ -335,13 +352,13 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         started.map(|_| ())
     }
 
-    fn work(self: Arc<Self>, first: Option<First>) {
+    fn work(self: Arc<Self>, start: Start) {
         let shared = self.ring.shared.clone();
         let reading = Arc::new(AtomicBool::new(false));
         let tid = Worker::enlist(&shared, &reading);
         sys::unblock_wake();
         worker_pool::set_serving(Some(Arc::downgrade(&self) as Weak<dyn Watched>));
-        let outcome = self.serve_all(first, &reading);
+        let outcome = self.serve_all(start, &reading);
         worker_pool::set_serving(None);
         self.workers().left();
         shared.dismiss(tid, outcome.map(|()| None).map_err(|e| e.kind()));
@@ -369,46 +386,142 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         let _ = sys::bind_to(&self.ring.home);
     }
 
-    fn serve_all(self: &Arc<Self>, first: Option<First>, reading: &AtomicBool) -> io::Result<()> {
+    /// Has a new thread take over the entry of one that waits; whether it was started.
+    fn replace(self: Arc<Self>, serving: &Arc<Serving>, slot: &Arc<Slot>) -> bool {
+        let workers = &self.ring.pools[self.index];
+        let lent = workers.lender();
+        let more = |n: usize| (n < INSTEAD).then_some(n + 1);
+        if lent.fetch_update(SeqCst, SeqCst, more).is_err() {
+            return false;
+        }
+        let start = Start::Instead(serving.clone(), slot.clone());
+        let started = self.clone().spawn(start).is_ok();
+        if !started {
+            self.workers().take_back();
+        }
+        started
+    }
+
+    /// The engine of a new thread: with entries of its own, or with one taken over. None: there is nothing to serve.
+    fn engine(
+        self: &Arc<Self>,
+        device: &File,
+        start: Start,
+        lead: bool,
+    ) -> io::Result<Option<Engine>> {
         let ring = &*self.ring;
-        let Some(device) = ring.device.upgrade() else {
-            return Ok(());
-        };
         let queues = &ring.queues[self.index];
         // Others have an entry in the queue of the core, which is the first.
-        let lead = first.as_ref().is_some_and(|f| f.lead);
         let mine = if lead { &queues[..] } else { &queues[..1] };
-        let made = Engine::new(&device, mine, ring.payload);
-        let mut engine = match (made, first) {
-            (Ok(mut engine), None) => {
+        let slots = || {
+            mine.iter()
+                .map(|q| Ok(Arc::new(Slot::new(*q, ring.payload)?)))
+        };
+        let own = || Engine::new(device, slots().collect::<io::Result<Vec<_>>>()?);
+        match start {
+            Start::Further => {
+                // Less parallelism, and no reason to end the session.
+                let Ok(mut engine) = own() else {
+                    return Ok(None);
+                };
                 engine.register(0);
                 // A failure comes as a completion, too.
                 let _ = engine.uring.submit();
                 ring.ready[self.index].fetch_add(1, SeqCst);
-                self.call_those_that_wait(&device);
-                engine
+                self.call_those_that_wait(device);
+                Ok(Some(engine))
             }
-            // Less parallelism, and no reason to end the session.
-            (Err(_), None) => return Ok(()),
-            (Err(e), Some(first)) => {
-                let _ = first.tell.send(Err(e));
-                return Ok(());
-            }
-            (Ok(mut engine), Some(first)) => {
+            Start::First(first) => {
+                let mut engine = match own() {
+                    Ok(engine) => engine,
+                    Err(e) => {
+                        let _ = first.tell.send(Err(e));
+                        return Ok(None);
+                    }
+                };
                 let _ = first.tell.send(Ok(()));
                 if first.word.recv().is_err() {
-                    return Ok(());
+                    return Ok(None);
                 }
-                (0..engine.slots.len()).for_each(|i| engine.register(i));
+                (0..engine.entries.len()).for_each(|i| engine.register(i));
                 // A failure comes as a completion.
                 let _ = engine.uring.submit();
                 ring.ready[self.index].fetch_add(1, SeqCst);
-                engine
+                Ok(Some(engine))
             }
+            Start::Instead(serving, slot) => {
+                let engine = Engine::new(device, vec![slot]);
+                // Nothing is taken over before there is something to answer with.
+                let taken = engine.ok().and_then(|e| Some((serving.take_over()?, e)));
+                let Some((unique, mut engine)) = taken else {
+                    self.workers().take_back();
+                    serving.leave();
+                    return Ok(None);
+                };
+                engine.entries[0].taken = true;
+                engine.answer(0, unique, negative(Errno(libc::EINTR)), 0);
+                Ok(Some(engine))
+            }
+        }
+    }
+
+    /// What each entry of the calling thread serves, where those look who give requests up.
+    fn servings(self: &Arc<Self>, engine: &Engine) -> Vec<Arc<Serving>> {
+        let of = |entry: &Entry| {
+            let (lane, slot) = (Arc::downgrade(self), entry.slot.clone());
+            Arc::new(Serving::in_ring(move |serving| {
+                let lane = lane.upgrade();
+                if !lane.is_some_and(|l| l.replace(serving, &slot)) {
+                    serving.leave();
+                }
+            }))
         };
+        engine.entries.iter().map(of).collect()
+    }
+
+    /// Goes to the core of this lane's queue, if that is to be done now.
+    fn come_home(&self, opcode: u32) {
+        let core = self.ring.queues[self.index][0] as usize;
+        if awake::is_on() && is_small(opcode) && sys::core_now() != core {
+            // Not for good: a thread that is started here may run anywhere. A failure costs speed only.
+            let _ = sys::bind_to_core(core);
+            let _ = sys::bind_to(&self.ring.home);
+        }
+    }
+
+    fn serve_all(self: &Arc<Self>, start: Start, reading: &AtomicBool) -> io::Result<()> {
+        let Some(device) = self.ring.device.upgrade() else {
+            return Ok(());
+        };
+        let lead = matches!(&start, Start::First(f) if f.lead);
+        let Some(engine) = self.engine(&device, start, lead)? else {
+            return Ok(());
+        };
+        let servings = self.servings(&engine);
+        self.ring
+            .shared
+            .lock()
+            .serving
+            .extend(servings.iter().cloned());
+        let outcome = self.serve_on(engine, &servings, lead, reading);
+        let mut state = self.ring.shared.lock();
+        let mine = |s: &Arc<Serving>| servings.iter().any(|m| Arc::ptr_eq(m, s));
+        state.serving.retain(|s| !mine(s));
+        outcome
+    }
+
+    fn serve_on(
+        self: &Arc<Self>,
+        mut engine: Engine,
+        servings: &[Arc<Serving>],
+        lead: bool,
+        reading: &AtomicBool,
+    ) -> io::Result<()> {
+        let ring = &*self.ring;
         let agreed = ring.shared.agreed.get().copied().unwrap_or_default();
         let mut scratch = Scratch::new();
         let staged = RefCell::new(Vec::new());
+        let mut copied = Vec::new();
         let mut pace = Pace::default();
         let mut idle_since = worker_pool::now();
         let mut refused = 0;
@@ -420,56 +533,75 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 match -result {
                     0 => {}
                     // The kernel had not finished INIT.
-                    libc::EAGAIN if !engine.slots[i].taken && refused < 1000 => {
+                    libc::EAGAIN if !engine.entries[i].taken && refused < 1000 => {
                         refused += 1;
                         std::thread::sleep(Duration::from_millis(1));
                         engine.register(i);
                         continue;
                     }
                     libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED => {
-                        engine.slots[i].pages.done();
+                        engine.entries[i].slot.pages.done();
                         engine.alive -= 1;
                         continue;
                     }
                     // The first of a queue: everything goes through the device as before. A
                     // further one: its thread is not there.
-                    _ if !engine.slots[i].taken => {
+                    _ if !engine.entries[i].taken => {
                         ring.failed.fetch_or(lead, SeqCst);
                         ring.ready[self.index].fetch_sub(1, SeqCst);
-                        engine.slots[i].pages.done();
+                        engine.entries[i].slot.pages.done();
                         engine.alive -= 1;
                         continue;
                     }
                     e => return Err(io::Error::from_raw_os_error(e)),
                 }
-                engine.slots[i].taken = true;
+                engine.entries[i].taken = true;
                 let began = worker_pool::now();
-                let request = engine.slots[i].request();
-                let class = classify(request.head.opcode);
-                if matches!(request.head.opcode, op::READ | op::WRITE | op::FSYNC) {
+                let (slot, serving) = (&*engine.entries[i].slot, &servings[i]);
+                let request = slot.request();
+                self.come_home(request.head.opcode);
+                let opcode = request.head.opcode;
+                if matches!(opcode, op::OPEN | op::READ | op::WRITE | op::FSYNC) {
                     ring.file.store(request.head.nodeid, SeqCst);
                 }
+                let class = classify(opcode);
                 if class != Class::Brief {
                     let blocks = class == Class::Blocks;
                     let waited = began - idle_since;
                     let workers = self.workers();
                     workers.begin(&mut pace, began, waited, blocks).act(self);
                 }
+                let small = changes_nothing(&request);
+                let request = if small {
+                    request.copied(&mut copied)
+                } else {
+                    request
+                };
+                serving.begin(&request, began);
                 let reply = Reply {
-                    slot: &engine.slots[i],
-                    direct: request.body.is_empty(),
+                    slot,
+                    serving,
+                    claimed: Cell::new(None),
+                    direct: small || request.body.is_empty(),
                     staged: &staged,
                     state: Cell::new((negative(Errno::EIO), 0)),
                 };
                 let unique = request.head.unique;
                 ring.shared.requests.count(request.head.opcode);
                 let _ = serve(&*ring.fs, &agreed, &reply, &request, &mut scratch);
-                let (error, len) = reply.finish();
-                engine.answer(i, unique, error, len);
+                let answer = reply.finish();
                 idle_since = worker_pool::now();
                 if class != Class::Brief {
                     self.workers()
                         .end(&mut pace, idle_since, idle_since - began);
+                }
+                match answer {
+                    Some((error, len)) => engine.answer(i, unique, error, len),
+                    // The entry is somebody else's now.
+                    None => {
+                        self.workers().take_back();
+                        engine.alive -= 1;
+                    }
                 }
             }
             if engine.alive == 0 {
@@ -479,16 +611,25 @@ impl<F: Filesystem + ?Sized> Lane<F> {
     }
 }
 
-/// One entry and its buffers: a page with the heads, then the payload.
+/// Whether a request takes about as long as it takes to wake a thread.
+fn is_small(opcode: u32) -> bool {
+    let moves_data = matches!(opcode, op::READ | op::WRITE | op::NOTIFY_REPLY);
+    !moves_data && classify(opcode) != Class::Blocks
+}
+
+/// One entry of the kernel's and its buffers: a page with the heads, then the payload. It belongs to one thread at a time.
 struct Slot {
     pages: Pages,
     /// Read by the kernel while it registers the entry.
     vectors: Box<[libc::iovec; 2]>,
     qid: u16,
-    /// The kernel has accepted it.
-    taken: bool,
-    commit_id: Cell<u64>,
+    commit_id: AtomicU64,
 }
+
+// SAFETY: the pointers in `vectors` lead into `pages`, which may go from thread to thread, and are only handed to the kernel.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
 
 impl Slot {
     fn new(qid: u16, payload: usize) -> io::Result<Slot> {
@@ -502,8 +643,7 @@ impl Slot {
             pages,
             vectors,
             qid,
-            taken: false,
-            commit_id: Cell::new(0),
+            commit_id: AtomicU64::new(0),
         })
     }
 
@@ -513,7 +653,7 @@ impl Slot {
         let ent = abi::UringEntInOut::read_from_prefix(&heads[abi::URING_ENT..]);
         let ent = ent.map(|(e, _)| e).unwrap_or_default();
         let head = abi::InHeader::read_from_prefix(heads);
-        self.commit_id.set(ent.commit_id);
+        self.commit_id.store(ent.commit_id, SeqCst);
         Message {
             head: head.map(|(h, _)| h).unwrap_or_default(),
             op: Some(&heads[abi::URING_OP_IN..abi::URING_ENT]),
@@ -529,12 +669,26 @@ struct Reply<'a> {
     /// The request has nothing in the payload buffer, so the answer can be written there at once.
     direct: bool,
     staged: &'a RefCell<Vec<u8>>,
+    serving: &'a Serving,
+    /// Whether the entry is still ours to answer by, once that is settled.
+    claimed: Cell<Option<bool>>,
     /// Error, and bytes of payload.
     state: Cell<(i32, usize)>,
 }
 
 impl Reply<'_> {
+    /// Settles who answers, before anything is written.
+    fn claim(&self) -> io::Result<()> {
+        let mine = self.claimed.get().unwrap_or_else(|| self.serving.claim());
+        self.claimed.set(Some(mine));
+        if mine {
+            return Ok(());
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+
     fn put<'p>(&self, len: usize, each: impl FnOnce(&mut dyn FnMut(&'p [u8]))) -> io::Result<()> {
+        self.claim()?;
         if len > self.slot.pages.len() - PAGE {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -553,13 +707,14 @@ impl Reply<'_> {
         Ok(())
     }
 
-    /// The request is not looked at any more.
-    fn finish(self) -> (i32, usize) {
+    /// The request is not looked at any more. None: somebody else has answered.
+    fn finish(self) -> Option<(i32, usize)> {
+        self.claim().ok()?;
         let (error, len) = self.state.get();
         if !self.direct && error == 0 && len > 0 {
             self.slot.pages.write(PAGE, &self.staged.borrow()[..len]);
         }
-        (error, len)
+        Some((error, len))
     }
 }
 
@@ -570,6 +725,7 @@ impl Answer for Reply<'_> {
     }
 
     fn err(&self, _: u64, e: Errno) -> io::Result<()> {
+        self.claim()?;
         self.state.set((negative(e), 0));
         Ok(())
     }
@@ -583,35 +739,40 @@ impl Answer for Reply<'_> {
 struct Engine {
     // Before the slots: the kernel lets go of them first.
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
-    slots: Vec<Slot>,
-    /// Entries the kernel has not given back.
+    entries: Vec<Entry>,
+    /// Entries that the kernel has not given back and nobody has taken over.
     alive: usize,
 }
 
+struct Entry {
+    slot: Arc<Slot>,
+    /// The kernel has accepted it.
+    taken: bool,
+}
+
 impl Engine {
-    fn new(device: &File, queues: &[u16], payload: usize) -> io::Result<Engine> {
+    fn new(device: &File, slots: Vec<Arc<Slot>>) -> io::Result<Engine> {
         let uring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .build(queues.len().next_power_of_two() as u32)?;
+            .build(slots.len().next_power_of_two() as u32)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
-        let slots = queues
-            .iter()
-            .map(|q| Slot::new(*q, payload))
-            .collect::<io::Result<Vec<_>>>()?;
         Ok(Engine {
             uring,
             alive: slots.len(),
-            slots,
+            entries: slots
+                .into_iter()
+                .map(|slot| Entry { slot, taken: false })
+                .collect(),
         })
     }
 
     fn push(&mut self, i: usize, cmd_op: u32) {
-        let slot = &self.slots[i];
+        let slot = &self.entries[i].slot;
         let mut cmd = [0; 80];
         let req = abi::UringCmdReq {
             flags: 0,
-            commit_id: slot.commit_id.get(),
+            commit_id: slot.commit_id.load(SeqCst),
             qid: slot.qid,
             padding: [0; 6],
         };
@@ -636,20 +797,20 @@ impl Engine {
     }
 
     fn register(&mut self, i: usize) {
-        self.slots[i].commit_id.set(0);
+        self.entries[i].slot.commit_id.store(0, SeqCst);
         self.push(i, abi::URING_CMD_REGISTER);
     }
 
     /// Answers what is in a slot, which then waits for its next request.
     fn answer(&mut self, i: usize, unique: u64, error: i32, len: usize) {
-        let slot = &self.slots[i];
+        let slot = &self.entries[i].slot;
         let head = abi::OutHeader {
             len: (16 + len) as u32,
             error,
             unique,
         };
         let ent = abi::UringEntInOut {
-            commit_id: slot.commit_id.get(),
+            commit_id: slot.commit_id.load(SeqCst),
             payload_sz: len as u32,
             ..Default::default()
         };

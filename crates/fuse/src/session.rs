@@ -381,8 +381,9 @@ impl<F: Filesystem + ?Sized> Pool<F> {
                 if state.serving.is_empty() {
                     return None;
                 }
-                let found = interrupt::look(&state.serving, &lent);
+                let (found, instead) = interrupt::look(&state.serving, &lent);
                 drop(state);
+                instead.iter().for_each(Serving::replace);
                 if found == Found::GivenUp {
                     pool.upgrade()?.keep_one();
                 }
@@ -408,23 +409,23 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             Ok(own) => Arc::new(own),
             Err(_) => device,
         };
-        let serving = Arc::new(Serving::on(channel));
+        let serving = Arc::new(Serving::on(channel.clone()));
         self.shared.lock().serving.push(serving.clone());
-        let outcome = self.serve_on(&serving, reading);
+        let outcome = self.serve_on(&channel, &serving, reading);
         let mut state = self.shared.lock();
         state.serving.retain(|s| !Arc::ptr_eq(s, &serving));
         // So that the channel is closed here: nobody else has it any more.
-        drop(serving);
+        drop((serving, channel));
         drop(state);
         outcome
     }
 
     fn serve_on(
         self: &Arc<Self>,
+        device: &File,
         serving: &Serving,
         reading: &AtomicBool,
     ) -> io::Result<Option<End>> {
-        let device = serving.channel();
         let chan = Channel { file: device };
         let mut buf = RequestBuffer::new(self.agreed.max_write as usize)?;
         let mut scratch = Scratch::new();

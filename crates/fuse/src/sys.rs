@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 pub(crate) use rustix::thread::CpuSet;
 
@@ -241,6 +242,16 @@ pub(crate) fn bind_to(cores: &CpuSet) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, cores)?)
 }
 
+/// The core the calling thread runs on, or did a moment ago.
+pub(crate) fn core_now() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// Sets the priority of the calling thread: -20, the highest, to 19.
+pub(crate) fn be_nice(nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
 /// Cores the calling thread may use.
 pub(crate) fn cores_allowed() -> io::Result<CpuSet> {
     Ok(rustix::thread::sched_getaffinity(None)?)
@@ -252,8 +263,14 @@ pub(crate) fn cores_allowed() -> io::Result<CpuSet> {
 pub(crate) struct Pages {
     start: *mut u8,
     len: usize,
-    done: bool,
+    done: AtomicBool,
 }
+
+// SAFETY: the mapping belongs to the value and to no thread. Who writes there and who reads is agreed between threads by
+// other means: see [`Pages::bytes`] and [`Pages::write`].
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
 
 impl Pages {
     /// Zeros; memory is taken as it is touched.
@@ -278,7 +295,7 @@ impl Pages {
         Ok(Pages {
             start: p.cast(),
             len,
-            done: false,
+            done: AtomicBool::new(false),
         })
     }
 
@@ -288,8 +305,8 @@ impl Pages {
     }
 
     /// The kernel does not use it any more.
-    pub fn done(&mut self) {
-        self.done = true;
+    pub fn done(&self) {
+        self.done.store(true, SeqCst);
     }
 
     /// Address of a byte.
@@ -310,7 +327,7 @@ impl Pages {
 
     /// All bytes of memory that the kernel uses in system calls only ([`Pages::done`]).
     pub fn all(&mut self) -> &mut [u8] {
-        assert!(self.done);
+        assert!(self.done.load(SeqCst));
         // SAFETY: the whole mapping, whose every byte is initialised; the borrow is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
@@ -330,7 +347,7 @@ impl Drop for Pages {
         // SAFETY: the mapping made in `new`, of which no slices are left. Replacing it by one
         // without access keeps its addresses from being used again.
         unsafe {
-            if self.done {
+            if self.done.load(SeqCst) {
                 libc::munmap(self.start.cast(), self.len);
             } else {
                 libc::mmap(

@@ -682,7 +682,7 @@ impl Filesystem for Stalled {
 /// others are served, and what comes too late is undone. Signals that do not kill are no reason.
 #[test]
 fn whoever_waits_can_be_killed() {
-    if !can_mount() || common::over_uring() {
+    if !can_mount() {
         return;
     }
     let dir = mount_point("stalled");

@@ -479,10 +479,12 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         engine.entries.iter().map(of).collect()
     }
 
-    /// Goes to the core of this lane's queue, if that is to be done now.
+    /// Goes to the core of this lane's queue, if that is to be done now: not while other requests are served, whose callers
+    /// keep the processors busy.
     fn come_home(&self, opcode: u32) {
         let core = self.ring.queues[self.index][0] as usize;
-        if awake::is_on() && is_small(opcode) && sys::core_now() != core {
+        let alone = || self.ring.pools.iter().all(|p| p.busy() == 0);
+        if awake::is_on() && is_small(opcode) && sys::core_now() != core && alone() {
             // Not for good: a thread that is started here may run anywhere. A failure costs speed only.
             let _ = sys::bind_to_core(core);
             let _ = sys::bind_to(&self.ring.home);

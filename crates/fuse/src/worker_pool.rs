@@ -141,6 +141,11 @@ impl WorkerPool {
         split(self.counts.load(SeqCst)).0 as usize
     }
 
+    /// Threads that serve a request, but a brief one.
+    pub fn busy(&self) -> usize {
+        split(self.counts.load(SeqCst)).1 as usize
+    }
+
     /// Threads beside the most there may be: that wait for requests of this session to be served,
     /// or whose request was given up.
     pub fn lent(&self) -> usize {

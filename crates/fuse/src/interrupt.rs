@@ -347,6 +347,60 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_ring_is_taken_over_once_and_only_if_killed_and_long() {
+        // Killed and not waited for, so its number stays its own.
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let s = Arc::new(Serving::in_ring(move |_| {
+            count.fetch_add(1, SeqCst);
+        }));
+        let lent = AtomicUsize::new(0);
+        let head = abi::InHeader {
+            opcode: op::LOOKUP,
+            unique: 8,
+            pid: child.id(),
+            ..Default::default()
+        };
+        let msg = Message {
+            head,
+            ..message(op::LOOKUP, b"name\0")
+        };
+        let look = |s: &Arc<Serving>| look(std::slice::from_ref(s), &lent);
+        // Began when this process did, which is long enough ago after this.
+        worker_pool::now();
+        std::thread::sleep(Duration::from_nanos(LONG));
+        s.begin(&msg, 0);
+        assert_eq!(look(&s).0, Found::Long);
+        assert_eq!(s.take_over(), None);
+        child.kill().unwrap();
+        while !is_killed(child.id()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (found, instead) = look(&s);
+        assert_eq!((found, instead.len()), (Found::Instead, 1));
+        instead[0].replace();
+        assert_eq!(asked.load(SeqCst), 1);
+        // Asked for, but not there yet; given up; asked for anew.
+        assert_eq!(look(&s).0, Found::Long);
+        s.leave();
+        assert_eq!(look(&s).0, Found::Instead);
+        assert_eq!(s.take_over(), Some(8));
+        assert_eq!(s.take_over(), None);
+        assert_eq!(look(&s).0, Found::Nothing);
+        assert!(!s.claim());
+        // The next one is nobody else's.
+        assert!(s.claim());
+        s.begin(&msg, worker_pool::now());
+        assert!(s.claim());
+        assert_eq!(s.take_over(), None);
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn changes_are_not_given_up() {
         let open = |flags: i32| abi::OpenIn {
             flags: flags as u32,

@@ -154,6 +154,8 @@ pub enum Mutation {
     ExpansionWritesOnce,
     /// Of a pool that is split off, only the first side gets labels with its first txg.
     SplitLabelsOneSide,
+    /// A prune of dedup tables takes the entries of blocks that are shared.
+    PruneTakesShared,
     /// A request is let into a suspended file system.
     GateLetsIn,
     /// A node id leads to whatever has the number of its object by now.
@@ -171,7 +173,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 82] = [
+pub const MUTATIONS: [Mutation; 83] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -247,6 +249,7 @@ pub const MUTATIONS: [Mutation; 82] = [
     Mutation::ScratchClearedEarly,
     Mutation::ExpansionWritesOnce,
     Mutation::SplitLabelsOneSide,
+    Mutation::PruneTakesShared,
     Mutation::GateLetsIn,
     Mutation::IdOfAnyGeneration,
     Mutation::ControlKeepsOpen,

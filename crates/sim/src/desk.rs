@@ -159,6 +159,24 @@ impl Desk {
         }
     }
 
+    /// `zpool ddtprune -p`
+    pub fn prune(&self, percent: u64) -> Result<()> {
+        let command = format!("zpool ddtprune -p {percent} {POOL}");
+        let what = api::Prune::Percent(percent);
+        pools::dedup::prune(&self.admin, ROOT, POOL, what, &command).map_err(told)
+    }
+
+    /// `zpool set dedup_table_quota`
+    pub fn table_quota(&self, bytes: u64) -> Result<()> {
+        let value = match bytes {
+            0 => "none".to_string(),
+            n => n.to_string(),
+        };
+        let command = format!("zpool set dedup_table_quota={value} {POOL}");
+        let list = vec![("dedup_table_quota".to_string(), value)];
+        pools::set::set(&self.admin, ROOT, POOL, &list, &command).map_err(told)
+    }
+
     /// `zpool scrub` with an action, or `zpool resilver`.
     pub fn scrub(&self, action: Option<ScrubAction>) -> Result<()> {
         let done = match action {

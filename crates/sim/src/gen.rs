@@ -116,6 +116,8 @@ const CHECKPOINTS: [(&str, u64); 4] = [
     ("rewind", 1),
     ("reguid", 1),
 ];
+/// Kinds that a third of the worlds have, for the same reason.
+const SHARED: [(&str, u64); 4] = [("dedup", 3), ("twin", 12), ("prune", 3), ("tablequota", 1)];
 /// Kinds that only every third seed has, for the same reason.
 const RIGHTS: [(&str, u64); 3] = [("allow", 2), ("unallow", 1), ("snapshotas", 2)];
 
@@ -308,6 +310,10 @@ impl Generator {
             if kept.below(3) == 0 {
                 weights.extend(KEPT.iter().map(|k| taste(&kept, k)));
             }
+        }
+        let shared = SeededRng::new(seed ^ 0xdd7a);
+        if layout.version == 5000 && shared.below(3) == 0 {
+            weights.extend(SHARED.iter().map(|k| taste(&shared, k)));
         }
         let kept = SeededRng::new(seed ^ 0xc4e7);
         if layout.version == 5000 && kept.below(2) == 0 {
@@ -625,6 +631,20 @@ impl Generator {
                     sync: kind == "osync",
                 }
             }
+            // The same bytes at the same place as in other files.
+            "twin" => {
+                let (path, _) = here.file()?;
+                Op::Write {
+                    fs,
+                    path,
+                    at: 0,
+                    fill: Fill {
+                        len: (40_000 * (1 + self.rng.below(3))).min(self.max_file),
+                        seed: self.rng.below(3),
+                    },
+                    sync: false,
+                }
+            }
             "create" => Op::Create {
                 fs,
                 path: here.fresh(),
@@ -822,6 +842,18 @@ impl Generator {
             }
             "remount" => Op::Remount { fs },
             "reimport" => Op::Reimport,
+            // On, or off.
+            "dedup" => Op::Set {
+                fs,
+                prop: "dedup".into(),
+                value: 1 + self.rng.below(2),
+            },
+            "prune" => Op::Prune {
+                percent: *self.pick(&[10, 50, 100])?,
+            },
+            "tablequota" => Op::TableQuota {
+                bytes: *self.pick(&[0, 4096, 64 << 10])?,
+            },
             "discard" => Op::Discard,
             "rewind" => Op::Rewind,
             "reguid" => Op::Reguid,

@@ -266,6 +266,14 @@ pub enum Op {
     },
     /// The pool gets another guid.
     Reguid,
+    /// Unique entries leave the dedup tables: the oldest so many percent.
+    Prune {
+        percent: u64,
+    },
+    /// How many bytes the dedup tables may take; 0: any number.
+    TableQuota {
+        bytes: u64,
+    },
     /// The checkpoint is discarded.
     Discard,
     /// Exports the pool, and imports it as its checkpoint has it.
@@ -492,6 +500,8 @@ impl fmt::Display for Op {
             Reimport => write!(f, "reimport"),
             Checkpoint { fs, path } => write!(f, "checkpoint {} {path}", w(fs)),
             Reguid => write!(f, "reguid"),
+            Prune { percent } => write!(f, "prune {percent}"),
+            TableQuota { bytes } => write!(f, "tablequota {bytes}"),
             Discard => write!(f, "discard"),
             Rewind => write!(f, "rewind"),
             Scan(what) => write!(f, "scan {what}"),
@@ -629,6 +639,10 @@ impl Words<'_> {
                 path: self.word()?,
             },
             "reguid" => Op::Reguid,
+            "prune" => Op::Prune {
+                percent: self.num()?,
+            },
+            "tablequota" => Op::TableQuota { bytes: self.num()? },
             "discard" => Op::Discard,
             "rewind" => Op::Rewind,
             "device" => self.device()?,

@@ -2,6 +2,7 @@
 //! out lines of a trace.
 
 mod checkpoints;
+mod dedup;
 mod faults;
 mod lineage;
 mod posix;
@@ -256,6 +257,8 @@ impl World {
             Op::Checkpoint { fs, path } => self.checkpoint(fs, path),
             Op::Discard => self.discard(),
             Op::Reguid => self.reguid(),
+            Op::Prune { percent } => self.prune(*percent),
+            Op::TableQuota { bytes } => self.table_quota(*bytes),
             Op::Rewind => return self.rewind(),
             Op::Device { disk, change } => self.device(*disk, *change),
             Op::Look => self.look(),

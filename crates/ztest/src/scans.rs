@@ -61,6 +61,9 @@ impl Desk<'_> {
 
     /// Trim or initialize of all devices is begun, suspended or stopped.
     pub fn wear(&self, dice: &mut Dice) -> Result<()> {
+        if dice.below(4) == 0 {
+            return self.prune(dice);
+        }
         let what = match dice.below(4) {
             0 => api::WearKind::Initialize,
             _ => api::WearKind::Trim,

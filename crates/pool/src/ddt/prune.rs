@@ -13,6 +13,7 @@
 
 use super::{object_name, unpack_entry, Ddts, FAST_DEDUP};
 use crate::Pool;
+use base::mutation::{mutated, Mutation};
 use base::{bail, Result};
 use disk::ddt::{DdtClass, DdtEntry, DdtKey};
 use disk::Dva;
@@ -70,7 +71,7 @@ impl Ddts {
     /// The next unique entries, each with the time since which it is unique; none at the end.
     fn unique_from(&self, place: &mut Place) -> Result<Option<Vec<(DdtKey, u64)>>> {
         let st = self.lock();
-        let class = DdtClass::Unique;
+        let class = pruned();
         while let Some(t) = st.tables.get(place.table) {
             let object = t.objects[class.index()];
             if !t.flat || t.is_empty() || object == 0 {
@@ -107,7 +108,7 @@ impl Ddts {
         let Some(t) = st.tables.get(table).filter(|t| t.flat) else {
             return Ok(found);
         };
-        let object = t.objects[DdtClass::Unique.index()];
+        let object = t.objects[pruned().index()];
         if object == 0 {
             return Ok(found);
         }
@@ -130,7 +131,7 @@ impl Ddts {
         gone: &[(DdtKey, DdtEntry)],
     ) -> Result<()> {
         let deflate = |d: &Dva| self.zio.devices.deflate(d.vdev(), d.asize());
-        let class = DdtClass::Unique;
+        let class = pruned();
         let mut guard = self.lock();
         let st = &mut *guard;
         let Some(t) = st.tables.get_mut(table) else {
@@ -163,6 +164,14 @@ impl Ddts {
         let st = self.lock();
         let objects = st.tables.iter().flat_map(|t| t.objects);
         objects.filter(|o| *o != 0).collect()
+    }
+}
+
+/// Entries of which class go.
+fn pruned() -> DdtClass {
+    match mutated(Mutation::PruneTakesShared) {
+        true => DdtClass::Duplicate,
+        false => DdtClass::Unique,
     }
 }
 

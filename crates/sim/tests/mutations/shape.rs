@@ -117,3 +117,28 @@ fn a_split_that_labels_one_side_only_is_found() {
         points::run(&SPLIT, l, 1, effort, &mut count, &|| true)
     });
 }
+
+/// The entry of blocks that two files share goes, and the first of the files takes them along.
+#[test]
+fn a_pruned_entry_of_shared_blocks_is_found() {
+    let lines = [
+        "set . dedup 1",
+        "create . a 644",
+        "create . b 644",
+        "write . a 0 300000 2",
+        "write . b 0 300000 2",
+        "sync",
+        "prune 100",
+        "unlink . b",
+        "sync",
+        "sync",
+        "sync",
+        "sync",
+        "create . c 644",
+        "write . c 0 600000 10",
+        "sync",
+        "reimport",
+        "read . a",
+    ];
+    found(Mutation::PruneTakesShared, &|_| replayed(&lines));
+}

@@ -68,17 +68,20 @@ impl Audit<'_> {
         sink: Sink,
     ) {
         let gang = bp.is_gang() && depth <= GANG_DEPTH;
+        // Further pointers lead to the same members.
+        let mut met = bp.is_dedup();
         for d in bp.dvas() {
             let size = match (gang, self.pool.tree().top(d.vdev())) {
                 (true, Ok(top)) => top.asize_for(GANG_HEADER),
                 _ => d.asize(),
             };
             let new = self.mark(&d, size, maybe, 0);
+            met &= new == 0;
             if new < size && !maybe && !self.shared_allowed && !bp.is_dedup() {
                 sink(Finding::Shared { origin, bp: *bp });
             }
         }
-        if !gang {
+        if !gang || met {
             return;
         }
         let header = (0..bp.dvas().len()).find_map(|i| self.pool.zio().gang_header(bp, i).ok());

@@ -504,11 +504,9 @@ impl Ddts {
             }
         }
         slot.refcount += 1;
-        let mut dvas = slot.dvas;
-        for d in &mut dvas[copies..] {
-            *d = Dva::default();
-        }
-        let born = slot.birth;
+        // All of them: a block leads to whatever its entry has, so that the block has it when the entry is gone. Of a gang there
+        // are further copies of the header.
+        let (dvas, born) = (slot.dvas, slot.birth);
         l.changed = true;
         Ok(Dedup::Same(dvas, born))
     }

@@ -118,6 +118,11 @@ pub trait Door: Send + Sync {
     /// Whether somebody else than the owner may enter what is mounted.
     fn others_allowed(&self) -> bool;
 
+    /// Whether file systems of the same pool that lie in this one are seen there, whoever may enter it.
+    fn nests(&self, _outer: &Mounted) -> bool {
+        false
+    }
+
     /// Removes directories of former mounts as far as they are empty.
     fn remove_dirs(&self, dirs: Vec<PathBuf>);
 

@@ -178,7 +178,7 @@ impl Admin {
                 ),
             ));
         }
-        let path = self.outside_of_others(place.path);
+        let path = self.outside_of_others(entry, place.path);
         // Beside an alternate root that is itself a mount only its owner may enter.
         let root = root.filter(|r| path.starts_with(r));
         mount(Mounting {
@@ -196,17 +196,23 @@ impl Admin {
         Ok(true)
     }
 
-    /// Where an ordinary user's file system goes whose place lies inside another one that is no
-    /// ancestor of it, and that only he may enter: beside that one, like those of
-    /// [`values::mountpoint`].
-    fn outside_of_others(&self, path: PathBuf) -> PathBuf {
+    /// Where an ordinary user's file system goes whose place lies inside another one, that only its owner may enter, and that is
+    /// no view of the same pool: beside that one, with `+`, which no name contains, instead of `/`. fusermount3 looks at the place as
+    /// root, and could not mount it there.
+    fn outside_of_others(&self, entry: &PoolEntry, path: PathBuf) -> PathBuf {
         if self.door.others_allowed() {
             return path;
         }
         let pools = self.pools();
-        let mounts = pools.iter().flat_map(|e| e.all_mounts());
-        let around = mounts.filter(|m| path != m.path && path.starts_with(&m.path));
-        let Some(outer) = around.max_by_key(|m| m.path.as_os_str().len()) else {
+        let around = |m: &Mounted| path != m.path && path.starts_with(&m.path);
+        let nests = |e: &PoolEntry, m: &Mounted| std::ptr::eq(e, entry) && self.door.nests(m);
+        let mounts = pools.iter().flat_map(|e| {
+            let list = e.all_mounts().into_iter();
+            let inside = list.filter(|m| around(m));
+            inside.map(|m| (nests(e, &m), m)).collect::<Vec<_>>()
+        });
+        let outer = mounts.max_by_key(|(_, m)| m.path.as_os_str().len());
+        let Some((false, outer)) = outer else {
             return path;
         };
         let (Some(outer), Ok(rest)) = (outer.path.to_str(), path.strip_prefix(&outer.path)) else {

@@ -541,7 +541,6 @@ impl Admin {
         let roots = values::Roots {
             mounts: &self.settings.paths.mount_root,
             alternate: entry.altroot.as_deref(),
-            nest: self.door.others_allowed(),
         };
         values::mountpoint(&roots, ds)
     }

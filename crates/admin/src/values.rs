@@ -52,54 +52,11 @@ pub struct Roots<'a> {
     pub mounts: &'a Path,
     /// Directory in front of all mount points of the pool.
     pub alternate: Option<&'a Path>,
-    /// A file system can be mounted inside another.
-    pub nest: bool,
 }
 
 /// The effective `mountpoint` of a dataset (a path with the altroot in front, `none` or `legacy`),
 /// and whether it is set on the dataset itself.
-///
-/// Inside the mount of an ordinary user that only he may enter, fusermount3 cannot mount another (it
-/// looks at the place as root). There a dataset whose place lies inside that of one above it goes
-/// beside it, with `+`, which no name contains, instead of `/`.
 pub fn mountpoint(roots: &Roots<'_>, ds: &Dataset) -> Result<(String, bool)> {
-    let (path, local) = nested_mountpoint(roots, ds)?;
-    if !is_path(&path) || roots.nest {
-        return Ok((path, local));
-    }
-    let mut above = Vec::new();
-    let mut dir = ds.dir().parent();
-    while let Some(d) = dir {
-        let (place, _) = nested_mountpoint(roots, &*d.head()?)?;
-        if is_path(&place) {
-            above.push(place);
-        }
-        dir = d.parent();
-    }
-    Ok((beside(&path, &above), local))
-}
-
-fn is_path(mountpoint: &str) -> bool {
-    mountpoint.starts_with('/')
-}
-
-/// Where a place goes that may not lie inside any of those `above`, the nearest first, each of which
-/// goes where this says for it.
-fn beside(path: &str, above: &[String]) -> String {
-    for (n, outer) in above.iter().enumerate() {
-        let inside = path.strip_prefix(outer.as_str());
-        if let Some(rest) = inside
-            .and_then(|r| r.strip_prefix('/'))
-            .filter(|_| outer != "/")
-        {
-            let outer = beside(outer, &above[n + 1..]);
-            return format!("{outer}+{}", rest.replace('/', "+"));
-        }
-    }
-    path.to_string()
-}
-
-fn nested_mountpoint(roots: &Roots<'_>, ds: &Dataset) -> Result<(String, bool)> {
     let name = ds.dir().full_name();
     let (value, source) = text(ds, "mountpoint")?;
     let (base, rest, local) = match source {
@@ -167,6 +124,22 @@ pub fn closes_mount_point(ds: &Dataset) -> Result<bool> {
     Ok(value.is_some_and(|(v, _)| matches!(v, dsl::PropValue::Str(text) if text == "on")))
 }
 
+/// The user property that says whether a mount shows the file systems below it, too, each at its place; inherited as user properties are.
+pub const VIEW: &str = "zfs-fuse:view";
+
+/// What the property says; none: nothing.
+///
+/// # Errors
+/// It is neither `on` nor `off`.
+pub fn view(ds: &Dataset) -> Result<Option<bool>> {
+    match ds.prop(VIEW, true)? {
+        None => Ok(None),
+        Some((dsl::PropValue::Str(text), _)) if text == "on" => Ok(Some(true)),
+        Some((dsl::PropValue::Str(text), _)) if text == "off" => Ok(Some(false)),
+        Some(_) => bail!(Invalid, "its property {VIEW} can be 'on' or 'off'"),
+    }
+}
+
 /// Mount options (`ro`, `noatime`, …) as overrides of properties. Options that only matter to other
 /// programs are taken and dropped, as mount(8) does.
 pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
@@ -202,6 +175,8 @@ pub fn options(list: &[String]) -> Result<Vec<(String, String)>> {
             "xattr" | "saxattr" => put("xattr", "sa"),
             "dirxattr" => put("xattr", "dir"),
             "noxattr" => set("xattr", false),
+            "view" => set("view", true),
+            "noview" => set("view", false),
             other if is_for_others(other) => {}
             other
                 if ["context=", "fscontext=", "defcontext=", "rootcontext="]
@@ -251,23 +226,5 @@ mod tests {
         for wrong in ["nofai", "subvol=a", "xx"] {
             assert!(options(&[wrong.to_string()]).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn places_inside_others_go_beside_them() {
-        let above = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
-        assert_eq!(beside("/h/zfs/tank", &[]), "/h/zfs/tank");
-        let tank = above(&["/h/zfs/tank"]);
-        assert_eq!(beside("/h/zfs/tank/a", &tank), "/h/zfs/tank+a");
-        let a = above(&["/h/zfs/tank/a", "/h/zfs/tank"]);
-        assert_eq!(beside("/h/zfs/tank/a/b", &a), "/h/zfs/tank+a+b");
-        assert_eq!(beside("/h/zfs/tanks/a", &tank), "/h/zfs/tanks/a");
-        assert_eq!(
-            beside("/h/m/x/y", &above(&["/h/zfs/tank", "/h/m"])),
-            "/h/m+x+y"
-        );
-        // Set inside the place of the one above the one above.
-        assert_eq!(beside("/h/m/s", &above(&["/elsewhere", "/h/m"])), "/h/m+s");
-        assert_eq!(beside("/a", &above(&["/"])), "/a");
     }
 }

@@ -505,7 +505,7 @@ static SUBS: &[Sub] = &[
         text: &[
             "Without operands lists what is mounted where. Options hold until unmounted: ro, atime, \
              relatime, diratime, exec, suid, dev and their opposites, xattr, noxattr, saxattr and \
-             dirxattr stand for properties (zfsprops(7)); sync and dirsync make changes durable \
+             dirxattr stand for properties (zfsprops(7)); view and noview are explained below; sync and dirsync make changes durable \
              before they return, lazytime keeps times in memory for longer; remount changes a \
              mount that is there. context= and the like need SELinux.",
             "mount(8) mounts and remounts file systems of the types zfs and fuse.zfs through the helpers mount.zfs and \
@@ -514,6 +514,14 @@ static SUBS: &[Sub] = &[
             "zfs set zfs-fuse:closed-mountpoint=on (inherited) closes the directory below a mount, if it is empty and belongs to \
              the user of the daemon: while nothing is mounted there nobody but root can write to the path by mistake. Its mode is \
              1000 then. With off, the next mount makes it 755 again.",
+            "-o view, or zfs-fuse:view=on (inherited, on or off), makes a view of the mount: it shows the file systems of the pool \
+             whose mount points lie in it, too, each at its place, and the kernel has one mount. An ordinary user's mounts are \
+             views unless noview or zfs-fuse:view=off says otherwise, root's are not. In a view inode numbers differ, also \
+             of different file systems. Renaming and linking from one to another fail with EXDEV, and cp(1) and mv(1) copy inside the daemon. A file \
+             system has no more than the first one lets through of exec, suid and dev. If it has less, its programs are not \
+             executed (libraries are mapped all the same), and set-id bits and device numbers of its files are not shown. sync, dirsync, lazytime and \
+             context= are those of the first. What a directory holds under the name of a file system is hidden, and the log says so. Directories missing on the way to a \
+             place, and a file system whose key was missing when it was to be mounted, are shown as empty directories, which cannot be written.",
             "With a directory the mountpoint and canmount properties do not matter: so file systems \
              are mounted whose mountpoint is legacy or none, and snapshots, which are read-only.",
             "Snapshots need no mounting to be looked at: they are in .zfs/snapshot in the root of \

@@ -11,7 +11,7 @@
 //! Only root may say so; elsewhere it stays as it is.
 
 use crate::door;
-use admin::PoolEntry;
+use admin::{Mounted, PoolEntry};
 use rustix::param::page_size;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -45,15 +45,18 @@ impl Dirty {
         let Some(limit) = (if mounts.is_empty() { None } else { limit() }) else {
             return;
         };
-        for m in &mounts {
+        let share_of = |m: &Mounted| match m.zfs().has_quotas() {
             // A quota of a user is noticed as late as a lack of room, and how much of it is left depends
             // on who writes.
-            let share = match m.zfs().has_quotas() {
-                true => LEAST,
-                false => share(m.ds.available().bytes, mounts.len(), ceiling, limit),
-            };
-            if let Some(m) = door::of(m) {
-                m.set_most_dirty(share as u32);
+            true => LEAST,
+            false => share(m.ds.available().bytes, mounts.len(), ceiling, limit),
+        };
+        for m in &mounts {
+            if let Some(own) = door::of(m) {
+                let shown = mounts.iter().filter(|other| own.shows(other));
+                let least = shown.map(|m| share_of(m)).min();
+                let share = share_of(m);
+                own.set_most_dirty(least.map_or(share, |least| share.min(least)) as u32);
             }
         }
     }

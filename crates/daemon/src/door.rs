@@ -1,22 +1,24 @@
 //! The trait `Door` of `admin` implemented with FUSE mounts.
 
+use crate::mount_parts::{told, Held, Parts};
 use crate::nfs_slot::Slot;
 use crate::snapdir_mount::SnapdirMount;
-use admin::{door, values, Admin, Door, Mount, MountOptions, Mounted, Mounting, PoolEntry};
+use crate::view_door::{self, ViewHandle, Views};
+use admin::{door, values, Admin, Door, Head, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Cause, Error, Kind, Result};
 use dsl::Dataset;
 use fuse::holders::{self, Holders};
-use fuse::{Atime, Config, End, MountPoint, Session, Transport, Trouble, Unmount};
-use fuse_zpl::{Adapter, Caching, Ending, Left, Written};
+use fuse::{Atime, Config, End, Filesystem, MountPoint, Session, Transport, Trouble, Unmount};
+use fuse_zpl::{Adapter, Caching, Ending, Kernel, Left, ViewMount, Written};
 use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
-use vfs::{Ctldir, OfHead, Served, Snapdir};
-use zpl::{AclType, Zfs};
+use vfs::{OfHead, Served, Snapdir, View, ViewRoot};
+use zpl::AclType;
 
 /// How long the kernel may take to let go of a file system that is gone from its place.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -37,6 +39,8 @@ pub struct FuseDoor {
     pub caching: Caching,
     /// How the kernel's requests come.
     pub transport: Transport,
+    /// Mounts that show more than one file system.
+    pub views: Views,
 }
 
 /// One mount.
@@ -44,13 +48,13 @@ pub struct FuseMount {
     pool: Arc<Pool>,
     ds: Arc<Dataset>,
     path: PathBuf,
-    /// Its `.zfs`.
-    pub ctl: Arc<Ctldir>,
+    parts: Parts,
+    /// The view that it begins, if it does.
+    view: Option<Arc<ViewHandle>>,
     mount: fuse::Mount,
     /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
     most_dirty: AtomicU32,
     session: fuse::Handle,
-    adapter: Weak<Adapter>,
     /// What the kernel keeps of what was written.
     written: Written,
     notifier: fuse::Notifier,
@@ -68,15 +72,15 @@ pub struct FuseMount {
     /// It goes by force: system calls on it that wait for commands end.
     forced: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
-    /// The way in for clients of NFS.
-    nfs: Arc<Slot>,
 }
 
-/// The processes that keep a mount busy, as the end of a sentence. Other users are not told what others do.
-fn told(users: &Holders) -> String {
-    match admin::datasets::rights::is_for_stranger() {
-        true => String::new(),
-        false => users.to_string(),
+/// The options of a view as the kernel gets them: being read-only is each file system's own business.
+fn for_view(name: &str, o: &MountOptions, pool: &Pool) -> fuse::MountOptions {
+    let read_only = o.read_only && pool.is_readonly();
+    let kernel = for_kernel(name, o);
+    fuse::MountOptions {
+        read_only,
+        ..kernel
     }
 }
 
@@ -101,9 +105,15 @@ fn for_kernel(name: &str, o: &MountOptions) -> fuse::MountOptions {
     k
 }
 
-/// What this door holds of a mount.
+/// What this door holds of a mount of its own.
 pub fn of(m: &Mounted) -> Option<&FuseMount> {
     m.mount.as_any().downcast_ref()
+}
+
+/// The same of every file system, also of one that hangs in a view.
+pub fn parts(m: &Mounted) -> Option<&Parts> {
+    let member = || view_door::member(m).map(|m| &m.parts);
+    of(m).map(|m| &m.parts).or_else(member)
 }
 
 impl Door for FuseDoor {
@@ -119,6 +129,17 @@ impl Door for FuseDoor {
             };
             Error::sentence(e.kind, format!("cannot mount '{name}': {text}{hint}"))
         };
+        let hung = m.still.is_none().then(|| self.views.around(&m)).flatten();
+        if let Some(inside) = hung {
+            return view_door::hang(&m, &inside).map_err(|e| match e.kind {
+                Kind::NotEmpty => {
+                    let place = m.path.display();
+                    let text = format!("cannot mount '{place}': directory is not empty");
+                    Error::sentence(e.kind, text)
+                }
+                _ => fail(e),
+            });
+        }
         let found = match m.user.or(m.place_of) {
             None => MountPoint::find(m.path, m.root, true),
             Some(uid) => MountPoint::find_for(m.path, m.root, &walker(uid)),
@@ -182,6 +203,10 @@ impl Door for FuseDoor {
         others_allowed()
     }
 
+    fn nests(&self, outer: &Mounted) -> bool {
+        of(outer).is_some_and(|m| m.view.is_some()) || view_door::member(outer).is_some()
+    }
+
     fn remove_dirs(&self, dirs: Vec<PathBuf>) {
         for d in dirs {
             fuse::remove_mount_point(&d);
@@ -220,10 +245,8 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         bail!(Busy, "it is mounted through another door");
     };
     let (props, options) = ask.wanted(&still.head)?;
-    let kernel = for_kernel(&m.ds.full_name(), &options);
-    if let Some(adapter) = m.adapter.upgrade() {
-        adapter.served().grant(!options.nosuid, !options.nodev);
-    }
+    let kernel = m.for_kernel(&options);
+    m.grant(&options);
     let mount = fuse::mount_again(place, &kernel, &m.notifier).map_err(|_| {
         let busy = told(&holders::of(&[m.mount.device()]));
         Error::new(
@@ -231,8 +254,11 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
             format!("it was unmounted, but is still in use{busy}"),
         )
     })?;
-    if let Some(adapter) = m.adapter.upgrade() {
+    if let Some(adapter) = m.parts.adapter.upgrade() {
         adapter.set_mount(mount.clone());
+    }
+    if let Some(view) = &m.view {
+        view.set_mount(&mount);
     }
     still.apply(props);
     let path = mount.path().to_path_buf();
@@ -240,8 +266,12 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         pool: m.pool.clone(),
         ds: m.ds.clone(),
         path: path.clone(),
-        ctl: m.ctl.clone(),
-        adapter: m.adapter.clone(),
+        parts: Parts {
+            ctl: m.parts.ctl.clone(),
+            adapter: m.parts.adapter.clone(),
+            nfs: m.parts.nfs.clone(),
+        },
+        view: m.view.clone(),
         written: m.written.at(&mount),
         notifier: m.notifier.clone(),
         lost: Mutex::default(),
@@ -255,7 +285,6 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
         session: m.session.clone(),
         ended: m.ended.clone(),
-        nfs: m.nfs.clone(),
     };
     again.leaving.store(false, Ordering::SeqCst);
     again.forced.store(false, Ordering::SeqCst);
@@ -280,21 +309,28 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
 impl FuseDoor {
     fn mount_on(&self, m: &Mounting<'_>, place: &MountPoint) -> Result<()> {
         let (entry, ds) = (m.entry, m.ds);
-        let pool = &entry.pool;
-        let name = ds.full_name();
+        let begins_view = view_door::begins(m)?;
         let (head, options) = m.open()?;
         let zfs = head.zfs();
         let forced: Arc<AtomicBool> = Arc::default();
         let snapshots = OfHead::new(m.admin, entry, ds, m.temporary.clone(), forced.clone());
-        let served = Served::new(zfs.clone(), pool, Box::new(snapshots));
-        let adapter =
-            Adapter::new(&served, self.caching).map_err(|e| Error::new(e.kind, "root node"))?;
+        let served = Served::new(zfs.clone(), &entry.pool, Box::new(snapshots));
+        let adapter = match begins_view {
+            true => Adapter::in_view(&served, self.caching),
+            false => Adapter::new(&served, self.caching),
+        };
+        let adapter = adapter.map_err(|e| Error::new(e.kind, "root node"))?;
         served.grant(!options.nosuid, !options.nodev);
-        let (fd, mount) = fuse::mount_at(place, &for_kernel(&name, &options))?;
+        let kernel = match begins_view {
+            true => for_view(&ds.full_name(), &options, &entry.pool),
+            false => for_kernel(&ds.full_name(), &options),
+        };
+        let (fd, mount) = fuse::mount_at(place, &kernel)?;
         let mut config = Config {
-            posix_acl: zfs.props().acltype == AclType::Posix,
+            // In a view any of its file systems may have them.
+            posix_acl: begins_view || zfs.props().acltype == AclType::Posix,
             transport: self.transport,
-            zero_message_open: adapter.needs_no_open(),
+            zero_message_open: !begins_view && adapter.needs_no_open(),
             zero_message_opendir: adapter.needs_no_opendir(),
             ..Config::default()
         };
@@ -302,101 +338,179 @@ impl FuseDoor {
             config.max_readahead = 0;
         }
         mount.set_read_ahead(config.max_readahead);
-        let session = Session::new(adapter.clone(), fd, config.clone());
-        let title = name.clone();
-        session.tell_carried(move |how| {
-            crate::log::info(&format!("{title}: requests come over {how}"))
-        });
-        let notifier = session.notifier();
-        adapter.set_kernel(notifier.clone(), mount.clone());
-        let writers = adapter.door().writers();
-        let written = Written::new(mount.clone(), notifier.clone(), writers);
-        let ctl = served.ctl().clone();
-        drop(served);
-        let weak = Arc::downgrade(&adapter);
-        drop(adapter);
-        let ended = Arc::new((Mutex::new(false), Condvar::new()));
-        let nfs: Arc<Slot> = Arc::default();
-        let path = mount.path().to_path_buf();
-        let fuse_mount = FuseMount {
-            pool: pool.clone(),
-            ds: ds.clone(),
-            path: path.clone(),
-            ctl,
-            session: session.handle(),
-            mount,
-            most_dirty: AtomicU32::new(0),
-            adapter: weak,
-            written,
-            notifier,
-            lost: Mutex::default(),
-            place_owner: place.owner(),
-            snapdir: Mutex::default(),
-            config: config.clone(),
-            options: Mutex::new(for_kernel(&name, &options)),
-            leaving: Arc::default(),
-            forced,
-            ended: ended.clone(),
-            nfs: nfs.clone(),
-        };
-        let mounted = Mounted::new(
+        let new = New {
             head,
-            path,
-            (place.root().map(Path::to_path_buf), m.user),
-            Arc::new(fuse_mount),
-            m.temporary.clone(),
             options,
-        );
-        entry.add_mount(mounted.clone());
-        let own = mounted.clone();
-        let admin = Arc::downgrade(m.admin);
-        let entry2 = entry.clone();
-        std::thread::Builder::new()
-            .name(format!("fuse {name}"))
-            .spawn(move || {
-                let served = session.handle();
-                let end = session.run();
-                let requests = served.requests();
-                crate::log::debug(&format!("{}: served {requests}", mounted.ds.full_name()));
-                if let Err(e) = &end {
-                    crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
-                }
-                nfs.end();
-                let r = mounted.settle();
-                if let Err(e) = r {
-                    crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
-                }
-                // The kernel says the same of a connection that `umount -f` has aborted as of one that
-                // was unmounted.
-                let by_kernel = matches!(end, Ok(End::Aborted | End::Unmounted));
-                // It may have been mounted again since.
-                let last = entry2.mounted(mounted.object);
-                let last = last.unwrap_or(mounted);
-                let object = last.object;
-                entry2.remove_mount(object);
-                if let Some(admin) = admin.upgrade() {
-                    admin.shares_will_change();
-                }
-                // Who waits for the end may unload the key then: the head must be closed before.
-                let aborted = by_kernel && last.mount.is_in_place();
-                let last = aborted.then_some(last);
-                let (lock, cv) = &*ended;
-                *lock.acquire() = true;
-                cv.notify_all();
-                if let Some((admin, last)) = admin.upgrade().zip(last) {
-                    mount_after_abort(&admin, &entry2, &last);
-                }
-            })
-            .map_err(Error::from)?;
-        own.mount.follow_snapdir();
-        Ok(())
+            kernel,
+            forced,
+            mount,
+            config: config.clone(),
+            adapter: Arc::downgrade(&adapter),
+        };
+        if !begins_view {
+            let session = Session::new(adapter.clone(), fd, config);
+            let kernel = Kernel::new(session.notifier(), new.mount.clone());
+            adapter.set_kernel(kernel);
+            drop((served, adapter));
+            return serve(m, place, new, session, None);
+        }
+        let ids = ViewRoot::default();
+        let owner = m.admin.process.user();
+        let view = View::new(adapter.clone(), ids.clone(), owner);
+        let view = ViewMount::new(view);
+        let session = Session::new(view.clone(), fd, config);
+        let notifier = session.notifier();
+        let of_first = Kernel::in_view(notifier.clone(), new.mount.clone(), ids.ids());
+        adapter.set_kernel(of_first);
+        view.set_kernel(Kernel::new(notifier.clone(), new.mount.clone()));
+        let connection = (&new.mount, &notifier);
+        let handle = ViewHandle::new(m, &view, connection, self.caching, &new.options);
+        self.views.add(&handle);
+        drop((served, adapter, view));
+        serve(m, place, new, session, Some((handle, ids)))
     }
+}
+
+/// What a mount is made of.
+struct New {
+    head: Arc<Head>,
+    options: MountOptions,
+    kernel: fuse::MountOptions,
+    forced: Arc<AtomicBool>,
+    mount: fuse::Mount,
+    config: Config,
+    adapter: Weak<Adapter>,
+}
+
+/// Registers a mount and serves its session, by a thread of its own.
+fn serve<F: Filesystem + ?Sized>(
+    m: &Mounting<'_>,
+    place: &MountPoint,
+    new: New,
+    session: Session<F>,
+    view: Option<(Arc<ViewHandle>, ViewRoot)>,
+) -> Result<()> {
+    let (entry, ds) = (m.entry, m.ds);
+    let name = ds.full_name();
+    let title = name.clone();
+    session.tell_carried(move |how| {
+        crate::log::info(&format!("{title}: requests come over {how}"));
+    });
+    let notifier = session.notifier();
+    let adapter = new.adapter.upgrade();
+    let Some(adapter) = adapter else {
+        bail!(Busy, "the mount has just ended");
+    };
+    let mount = new.mount;
+    let writers = adapter.door().writers();
+    let mut written = Written::new(mount.clone(), notifier.clone(), writers);
+    if let Some((_, ids)) = &view {
+        written = written.with_ids(ids.ids());
+    }
+    let view = view.map(|(handle, _)| handle);
+    let ended = Arc::new((Mutex::new(false), Condvar::new()));
+    let nfs: Arc<Slot> = Arc::default();
+    let path = mount.path().to_path_buf();
+    let fuse_mount = FuseMount {
+        pool: entry.pool.clone(),
+        ds: ds.clone(),
+        path: path.clone(),
+        parts: Parts {
+            ctl: adapter.served().ctl().clone(),
+            adapter: new.adapter,
+            nfs: nfs.clone(),
+        },
+        view: view.clone(),
+        session: session.handle(),
+        mount,
+        most_dirty: AtomicU32::new(0),
+        written,
+        notifier,
+        lost: Mutex::default(),
+        place_owner: place.owner(),
+        snapdir: Mutex::default(),
+        config: new.config,
+        options: Mutex::new(new.kernel),
+        leaving: Arc::default(),
+        forced: new.forced,
+        ended: ended.clone(),
+    };
+    drop(adapter);
+    let mounted = Mounted::new(
+        new.head,
+        path,
+        (place.root().map(Path::to_path_buf), m.user),
+        Arc::new(fuse_mount),
+        m.temporary.clone(),
+        new.options,
+    );
+    entry.add_mount(mounted.clone());
+    let own = mounted.clone();
+    let admin = Arc::downgrade(m.admin);
+    let entry2 = entry.clone();
+    std::thread::Builder::new()
+        .name(format!("fuse {name}"))
+        .spawn(move || {
+            let served = session.handle();
+            let end = session.run();
+            let requests = served.requests();
+            crate::log::debug(&format!("{}: served {requests}", mounted.ds.full_name()));
+            if let Err(e) = &end {
+                crate::log::error(&format!("{}: {e}", mounted.ds.full_name()));
+            }
+            let hung = view.map(|view| end_members(&entry2, &view));
+            nfs.end();
+            let r = mounted.settle();
+            if let Err(e) = r {
+                crate::log::error(&format!("unmounting {}: {e}", mounted.ds.full_name()));
+            }
+            // The kernel says the same of a connection that `umount -f` has aborted as of one that
+            // was unmounted.
+            let by_kernel = matches!(end, Ok(End::Aborted | End::Unmounted));
+            // It may have been mounted again since.
+            let last = entry2.mounted(mounted.object);
+            let last = last.unwrap_or(mounted);
+            let object = last.object;
+            entry2.remove_mount(object);
+            if let Some(admin) = admin.upgrade() {
+                admin.shares_will_change();
+            }
+            // Who waits for the end may unload the key then: the head must be closed before.
+            let aborted = by_kernel && last.mount.is_in_place();
+            let last = aborted.then_some(last);
+            let (lock, cv) = &*ended;
+            *lock.acquire() = true;
+            cv.notify_all();
+            if let Some((admin, last)) = admin.upgrade().zip(last) {
+                mount_after_abort(&admin, &entry2, &last, &hung.unwrap_or_default());
+            }
+        })
+        .map_err(Error::from)?;
+    own.mount.follow_snapdir();
+    Ok(())
+}
+
+/// The session of a view has ended: so do the file systems that hang in it, which are returned in the order in which they came.
+fn end_members(entry: &PoolEntry, view: &Arc<ViewHandle>) -> Vec<Arc<Mounted>> {
+    let mut all = entry.all_mounts();
+    all.retain(|m| view_door::member(m).is_some_and(|m| m.is_in(view)));
+    for m in all.iter().rev() {
+        if let Some(m) = view_door::member(m) {
+            m.finish();
+        }
+    }
+    all
 }
 
 /// Somebody else aborted the connection, but the mount is still there: `umount -f` of one in use
 /// does both, aborts and fails. Nobody can use such a mount any more, so a new one takes its
 /// place; files that were open stay unusable.
-fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted>) {
+fn mount_after_abort(
+    admin: &Arc<Admin>,
+    entry: &Arc<PoolEntry>,
+    m: &Arc<Mounted>,
+    hung: &[Arc<Mounted>],
+) {
     let Some(own) = of(m) else { return };
     if own.leaving.load(Ordering::SeqCst) || !m.is_in_place() {
         return;
@@ -416,7 +530,8 @@ fn mount_after_abort(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, m: &Arc<Mounted
     let again = own
         .mount
         .unmount(Unmount::Lazy)
-        .and_then(|()| m.mount_again(admin, entry));
+        .and_then(|()| m.mount_again(admin, entry))
+        .and_then(|()| hung.iter().try_for_each(|m| m.mount_again(admin, entry)));
     if let Err(e) = again {
         crate::log::error(&e.to_string());
     }
@@ -454,14 +569,28 @@ fn strerror(kind: Kind) -> &'static str {
 }
 
 impl FuseMount {
-    /// The way in for clients of NFS.
-    pub fn nfs(&self) -> &Slot {
-        &self.nfs
+    /// The options as the kernel gets them.
+    fn for_kernel(&self, options: &MountOptions) -> fuse::MountOptions {
+        match self.view {
+            Some(_) => for_view(&self.ds.full_name(), options, &self.pool),
+            None => for_kernel(&self.ds.full_name(), options),
+        }
     }
 
-    /// The file system in service; none after its end.
-    pub fn served(&self) -> Option<Arc<Served>> {
-        Some(self.adapter.upgrade()?.served().clone())
+    /// Whether a file system is seen in this mount.
+    pub fn shows(&self, other: &Mounted) -> bool {
+        let view = self.view.as_ref();
+        view.is_some_and(|v| view_door::member(other).is_some_and(|m| m.is_in(v)))
+    }
+
+    /// The kernel is about to mount it with these options.
+    fn grant(&self, options: &MountOptions) {
+        if let Some(adapter) = self.parts.adapter.upgrade() {
+            adapter.served().grant(!options.nosuid, !options.nodev);
+        }
+        if let Some(view) = &self.view {
+            view.grant(options);
+        }
     }
 
     /// Once it is gone from its place: waits until the session has ended and everything is settled.
@@ -505,6 +634,13 @@ impl FuseMount {
         } else {
             Unmount::Normal
         };
+        if !force && self.view.as_ref().is_some_and(|v| v.is_used()) {
+            let place = self.path.display();
+            let text = format!(
+                "cannot unmount '{place}': pool or dataset is busy: other file systems are mounted in it"
+            );
+            return Err(Error::sentence(Kind::Busy, text));
+        }
         self.end_snapdir(force)?;
         self.leaving.store(true, Ordering::SeqCst);
         let staying = Staying(&self.leaving);
@@ -572,8 +708,9 @@ impl FuseMount {
     /// these may not enter the mount of the file system.
     fn wants_snapdir(&self) -> bool {
         !self.ds.is_snapshot()
+            && self.view.is_none()
             && !self.mount.by_helper()
-            && self.ctl.mode() == Snapdir::Visible
+            && self.parts.ctl.mode() == Snapdir::Visible
             && !self.leaving.load(Ordering::SeqCst)
     }
 
@@ -608,15 +745,6 @@ impl FuseMount {
         if self.most_dirty.swap(percent, Ordering::Relaxed) != percent {
             self.mount.set_most_dirty(percent);
         }
-    }
-}
-
-/// A mount whose requests wait.
-struct Held(vfs::Suspended);
-
-impl door::Held for Held {
-    fn resume(self: Box<Self>, zfs: &Arc<Zfs>) -> Result<()> {
-        self.0.resume(zfs.clone())
     }
 }
 
@@ -677,7 +805,7 @@ impl Mount for FuseMount {
     }
 
     fn suspend(&self) -> Result<Box<dyn door::Held>> {
-        match self.adapter.upgrade() {
+        match self.parts.adapter.upgrade() {
             Some(adapter) => Ok(Box::new(Held(adapter.served().suspend()?))),
             None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
         }
@@ -690,17 +818,17 @@ impl Mount for FuseMount {
     /// Has the kernel ask again for attributes that it keeps for a moment: the space files take is
     /// known.
     fn synced(&self) {
-        if let Some(adapter) = self.adapter.upgrade() {
+        if let Some(adapter) = self.parts.adapter.upgrade() {
             adapter.served().synced();
         }
     }
 
     fn close(&self, object: u64) {
-        self.ctl.close(object);
+        self.parts.ctl.close(object);
     }
 
     fn close_where(&self, which: &dyn Fn(u64) -> bool) {
-        self.ctl.close_chosen(which);
+        self.parts.ctl.close_chosen(which);
     }
 
     fn is_fixed(&self) -> bool {
@@ -708,16 +836,21 @@ impl Mount for FuseMount {
     }
 
     fn withhold(&self, programs: bool, devices: bool) {
-        if let Some(adapter) = self.adapter.upgrade() {
+        if let Some(adapter) = self.parts.adapter.upgrade() {
             adapter.served().withhold(programs, devices);
         }
     }
 
     fn remount(&self, options: &MountOptions) -> Result<()> {
-        if let Some(adapter) = self.adapter.upgrade() {
-            adapter.served().grant(!options.nosuid, !options.nodev);
+        if self.view.is_some() && options.read_only {
+            // The kernel would see to it with a mount that is read-only.
+            let writing = |a: Arc<Adapter>| !a.door().writers().nodes().is_empty();
+            if self.parts.adapter.upgrade().is_some_and(writing) {
+                bail!(Busy, "files are open for writing");
+            }
         }
-        let options = for_kernel(&self.ds.full_name(), options);
+        self.grant(options);
+        let options = self.for_kernel(options);
         self.mount.remount(&options)?;
         *self.options.acquire() = options.clone();
         match &*self.snapdir.acquire() {
@@ -727,7 +860,7 @@ impl Mount for FuseMount {
     }
 
     fn follow_props(&self) {
-        if let Some(adapter) = self.adapter.upgrade() {
+        if let Some(adapter) = self.parts.adapter.upgrade() {
             adapter.served().properties_changed();
         }
     }
@@ -737,7 +870,7 @@ impl Mount for FuseMount {
         let mut snapdir = self.snapdir.acquire();
         match (&*snapdir, wanted) {
             (None, true) => {
-                let Some(adapter) = self.adapter.upgrade() else {
+                let Some(adapter) = self.parts.adapter.upgrade() else {
                     return;
                 };
                 let options = self.options.acquire().clone();

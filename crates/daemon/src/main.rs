@@ -12,6 +12,7 @@ mod faults;
 mod health_watch;
 mod kernel_exports;
 mod log;
+mod mount_parts;
 mod named_paths;
 mod nbd_door;
 mod nfs_door;
@@ -28,6 +29,7 @@ mod snapdir_mount;
 mod startup;
 mod transport;
 mod unimported;
+mod view_door;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

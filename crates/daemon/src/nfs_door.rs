@@ -32,8 +32,8 @@ struct Mounts {
 
 impl Mounts {
     fn export(&self, m: &Mounted, share: Arc<Share>) -> Option<Export> {
-        let mount = door::of(m)?;
-        let opened = mount.nfs().opened(&mount.served()?, &self.verifiers)?;
+        let mount = door::parts(m)?;
+        let opened = mount.nfs.opened(&mount.served()?, &self.verifiers)?;
         Some(Export {
             guid: m.ds.phys().guid,
             path: m.path.to_str()?.as_bytes().to_vec(),

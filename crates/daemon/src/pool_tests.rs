@@ -48,6 +48,7 @@ fn service(dir: &std::path::Path) -> Arc<Admin> {
     let door = FuseDoor {
         caching: Caching::default(),
         transport: fuse::Transport::Auto,
+        views: Default::default(),
     };
     let settings = Settings {
         paths: Paths {

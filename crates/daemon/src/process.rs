@@ -111,7 +111,7 @@ impl Process for Threads {
                     health.look(&e3);
                     dirty.look(&e3, ceiling);
                     for m in e3.all_mounts() {
-                        if let Some(m) = door::of(&m) {
+                        if let Some(m) = door::parts(&m) {
                             m.ctl.expire();
                         }
                     }

@@ -212,6 +212,7 @@ impl Control {
         let door = Arc::new(FuseDoor {
             caching,
             transport: options.transport,
+            views: Default::default(),
         });
         let settings = Settings {
             paths: paths(),

@@ -2,10 +2,10 @@
 
 use crate::caching::Caching;
 use crate::kernel::Kernel;
-use fuse::{Errno, Mount, Notifier};
+use fuse::{Errno, Mount};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use vfs::{Door, Served};
+use vfs::{Door, Served, Within};
 
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
@@ -25,18 +25,29 @@ impl Adapter {
     ///
     /// Errors: the root directory cannot be read.
     pub fn new(served: &Arc<Served>, caching: Caching) -> base::Result<Arc<Adapter>> {
-        Ok(Arc::new(Adapter {
-            door: Door::open_to(served)?,
+        Ok(Adapter::of(Door::open_to(served)?, caching))
+    }
+
+    /// The same for a file system that is part of a view.
+    ///
+    /// Errors: the root directory cannot be read.
+    pub fn in_view(served: &Arc<Served>, caching: Caching) -> base::Result<Arc<Adapter>> {
+        Ok(Adapter::of(Door::open_in_view(served)?, caching))
+    }
+
+    fn of(door: Arc<Door>, caching: Caching) -> Arc<Adapter> {
+        Arc::new(Adapter {
+            door,
             caching,
             opens_unasked: AtomicBool::new(false),
             lists_unasked: AtomicBool::new(false),
             kernel: OnceLock::new(),
-        }))
+        })
     }
 
     /// Whom to ask to have the kernel write out or forget what it caches, and where it is mounted. The first one set stays.
-    pub fn set_kernel(&self, notifier: Notifier, mount: Mount) {
-        let kernel = Arc::new(Kernel::new(notifier, mount));
+    pub fn set_kernel(&self, kernel: Kernel) {
+        let kernel = Arc::new(kernel);
         if self.kernel.set(kernel.clone()).is_ok() {
             self.door.subscribe(kernel);
         }
@@ -69,5 +80,11 @@ impl Adapter {
     /// attributes before it opens a directory.
     pub fn needs_no_opendir(&self) -> bool {
         self.caching.names.is_none()
+    }
+}
+
+impl Within for Adapter {
+    fn door(&self) -> &Arc<Door> {
+        &self.door
     }
 }

@@ -3,13 +3,15 @@
 use base::sync::MutexExt;
 use fuse::{Mount, Notifier};
 use std::sync::Mutex;
-use vfs::{Subscriber, Truth};
+use vfs::{Subscriber, Truth, ViewIds};
 
 /// The kernel as the client of a door. Failures of notifications mean that the mount has ended, or that the kernel does not know the
 /// node, and are passed over.
 pub struct Kernel {
     notifier: Notifier,
     mount: Mutex<Mount>,
+    /// The ids that the kernel has for the nodes of the door, if others than the door's.
+    ids: Option<ViewIds>,
 }
 
 impl Kernel {
@@ -18,6 +20,23 @@ impl Kernel {
         Kernel {
             notifier,
             mount: Mutex::new(mount),
+            ids: None,
+        }
+    }
+
+    /// The same for a file system that is part of a view.
+    pub fn in_view(notifier: Notifier, mount: Mount, ids: ViewIds) -> Kernel {
+        Kernel {
+            ids: Some(ids),
+            ..Kernel::new(notifier, mount)
+        }
+    }
+
+    /// The kernel's id of a node. What has none the kernel does not know.
+    fn id(&self, node: u64) -> Option<u64> {
+        match &self.ids {
+            None => Some(node),
+            Some(ids) => ids.outside(node),
         }
     }
 
@@ -29,10 +48,12 @@ impl Kernel {
 
 impl Subscriber for Kernel {
     fn attributes(&self, node: u64) {
+        let Some(node) = self.id(node) else { return };
         let _ = self.notifier.inval_inode(node, -1, 0);
     }
 
     fn attributes_later(&self, node: u64) {
+        let Some(node) = self.id(node) else { return };
         let notifier = self.notifier.clone();
         let _ = std::thread::Builder::new()
             .name("fuse notify".into())
@@ -40,6 +61,7 @@ impl Subscriber for Kernel {
     }
 
     fn content(&self, node: u64, range: Option<(u64, u64)>) {
+        let Some(node) = self.id(node) else { return };
         let (offset, len) = range.unwrap_or((0, 0));
         let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
             return;
@@ -51,6 +73,9 @@ impl Subscriber for Kernel {
     }
 
     fn name(&self, parent: u64, name: &[u8]) {
+        let Some(parent) = self.id(parent) else {
+            return;
+        };
         let _waiting = fuse::about_to_wait_for_requests();
         let _ = self.notifier.inval_entry(parent, name);
     }
@@ -60,14 +85,15 @@ impl Subscriber for Kernel {
     }
 
     fn grow(&self, node: u64, offset: u64, data: &[u8]) -> bool {
-        self.notifier.store(node, offset, data).is_ok()
+        let stored = |node| self.notifier.store(node, offset, data).is_ok();
+        self.id(node).is_some_and(stored)
     }
 
     fn tell(&self, files: &[Truth], teller: &(dyn Fn(Option<u32>) + Sync)) -> Vec<bool> {
         let truths: Vec<_> = files
             .iter()
             .map(|f| fuse::Truth {
-                file: (f.node, f.generation),
+                file: (self.id(f.node).unwrap_or(0), f.generation),
                 size: f.size,
                 mtime: crate::convert::time(f.mtime),
             })

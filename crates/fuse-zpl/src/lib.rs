@@ -6,7 +6,7 @@
 //! 2. A type of `fuse` is in no room below it.
 //!
 //! Start reading at `filesystem.rs`: what each request turns into. `convert.rs` translates callers, attributes and errors,
-//! `ioctls.rs` flags and projects, `kernel.rs` notifications. `control_mount.rs` is `.zfs` as a file system of its own, `write_out.rs`
+//! `ioctls.rs` flags and projects, `kernel.rs` notifications. `control_mount.rs` is `.zfs` as a file system of its own, `view_mount.rs` several file systems in one mount, `write_out.rs`
 //! takes from the kernel what it keeps of written data.
 
 #![forbid(unsafe_code)]
@@ -19,10 +19,12 @@ mod convert;
 mod filesystem;
 mod ioctls;
 mod kernel;
+mod view_mount;
 mod write_out;
 
 pub use adapter::Adapter;
 pub use caching::Caching;
 pub use control_mount::ControlMount;
 pub use kernel::Kernel;
+pub use view_mount::ViewMount;
 pub use write_out::{Ending, Left, Written, MOST};

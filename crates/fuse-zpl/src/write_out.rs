@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use vfs::Writers;
+use vfs::{ViewIds, Writers};
 
 /// How long nothing may arrive before the rest is given up: a write of one request is answered by
 /// memory, or waits for one txg.
@@ -51,6 +51,8 @@ pub struct Written {
     mount: fuse::Mount,
     notifier: Notifier,
     writers: Arc<Writers>,
+    /// The ids that the kernel has for files, if others than the writers'.
+    ids: Option<ViewIds>,
 }
 
 /// How far it is.
@@ -68,12 +70,21 @@ impl Written {
             mount,
             notifier,
             writers,
+            ids: None,
         }
+    }
+
+    /// The same for a file system that is part of a view.
+    pub fn with_ids(self, ids: ViewIds) -> Written {
+        let ids = Some(ids);
+        Written { ids, ..self }
     }
 
     /// The same file system, mounted elsewhere.
     pub fn at(&self, mount: &fuse::Mount) -> Written {
-        Written::new(mount.clone(), self.notifier.clone(), self.writers.clone())
+        let ids = self.ids.clone();
+        let same = Written::new(mount.clone(), self.notifier.clone(), self.writers.clone());
+        Written { ids, ..same }
     }
 
     /// Takes everything that was written before the call. The kernel's cache stays as far as it
@@ -96,7 +107,11 @@ impl Written {
     }
 
     fn take_within(&self, pages: Pages, stall: Duration) -> Result<(), Left> {
-        let files = self.writers.nodes();
+        let mut files = self.writers.nodes();
+        if let Some(ids) = &self.ids {
+            let outside = |(node, generation)| Some((ids.outside(node)?, generation));
+            files = files.into_iter().filter_map(outside).collect();
+        }
         let count = files.len();
         if count == 0 {
             return Ok(());

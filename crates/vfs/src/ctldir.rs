@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use zpl::{Attr, Time, Zfs, Znode};
 
 /// Ids of nodes of the control directory and below have both of these bits; others do not.
-const OURS: u64 = 3 << 62;
+pub(crate) const OURS: u64 = 3 << 62;
 /// Bits of the object number in a node id; above them is the number of the snapshot or volume.
-const OBJECT_BITS: u32 = 40;
+pub(crate) const OBJECT_BITS: u32 = 40;
 const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
-const MOST_TREES: usize = 1 << 22;
+pub(crate) const MOST_TREES: usize = 1 << 22;
 /// Snapshots and volumes of one file system that are open at a time.
 const MOST_OPEN: usize = 64;
 /// Znodes kept of one snapshot.
@@ -167,9 +167,15 @@ pub const fn dir_id(dir: Dir) -> u64 {
     OURS | dir as u64
 }
 
-/// Inode number of an object of a snapshot.
-fn inode(dataset: u64, object: u64) -> u64 {
+/// Inode number of an object of a snapshot; in a [`crate::View`] of an object of a file system, too.
+pub(crate) fn inode(dataset: u64, object: u64) -> u64 {
     object ^ dataset.rotate_left(OBJECT_BITS)
+}
+
+/// Which directory of the control directory has this inode number, counted from 0.
+pub(crate) fn control_ino(ino: u64) -> Option<u64> {
+    let all = [INO_ROOT, INO_SHARES, INO_SNAPSHOTS, INO_VOLUMES];
+    all.iter().position(|i| *i == ino).map(|at| at as u64)
 }
 
 impl Snapshot {

@@ -187,6 +187,12 @@ impl Served {
         self.control.enter()
     }
 
+    /// Requests for the head fail from now on, also those that wait, until service ends. Not to be called by a thread that serves
+    /// requests.
+    pub fn cut_off(&self) {
+        self.gate.cut_off();
+    }
+
     /// Every open door.
     pub(crate) fn each_door(&self, f: impl FnMut(Arc<Door>)) {
         self.doors.each(f);
@@ -250,9 +256,21 @@ impl Door {
     /// # Errors
     /// The root directory cannot be read.
     pub fn open_to(served: &Arc<Served>) -> Result<Arc<Door>> {
+        Door::open_with(served, false)
+    }
+
+    /// The same for a file system that is part of a [`crate::View`].
+    ///
+    /// # Errors
+    /// The root directory cannot be read.
+    pub fn open_in_view(served: &Arc<Served>) -> Result<Arc<Door>> {
+        Door::open_with(served, true)
+    }
+
+    fn open_with(served: &Arc<Served>, in_view: bool) -> Result<Arc<Door>> {
         let root = served.gate.current().root()?;
         let door = Arc::new(Door {
-            nodes: Arc::new(Nodes::new(&root)),
+            nodes: Arc::new(Nodes::new(&root, in_view)),
             writers: Arc::default(),
             fresh: Fresh::new(served.clock.clone()),
             page_reads: PageReads::default(),

@@ -24,6 +24,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 struct State {
     zfs: Arc<Zfs>,
     suspended: bool,
+    /// For good: nobody waits any more.
+    over: bool,
 }
 
 /// The file system, and who may enter it.
@@ -49,7 +51,11 @@ impl Gate {
     pub fn new(zfs: Arc<Zfs>) -> Gate {
         let suspended = false;
         Gate {
-            state: RwLock::new(State { zfs, suspended }),
+            state: RwLock::new(State {
+                zfs,
+                suspended,
+                over: false,
+            }),
             waiting: Mutex::default(),
             resumed: Condvar::new(),
         }
@@ -81,7 +87,8 @@ impl Gate {
             if let Some(r) = self.try_enter() {
                 return Ok(r);
             }
-            if waiting.is_over() {
+            let over = self.state.try_acquire_read().is_some_and(|s| s.over);
+            if waiting.is_over() || over {
                 return Err(Kind::Io.into());
             }
             if by.is_gone() {
@@ -108,9 +115,17 @@ impl Gate {
         self.state.acquire_write().zfs = zfs;
     }
 
+    /// Refuses requests from now on, also those that wait.
+    pub fn cut_off(&self) {
+        let mut state = self.state.acquire_write();
+        (state.suspended, state.over) = (true, true);
+    }
+
     /// Lets requests in again.
     pub fn open(&self) {
-        self.state.acquire_write().suspended = false;
+        let mut state = self.state.acquire_write();
+        state.suspended = state.over;
+        drop(state);
         let _turn = self.waiting.acquire();
         self.resumed.notify_all();
     }

@@ -21,7 +21,7 @@
 //! Start reading at [`Door`] (`door.rs`, what all operations need); then `operations.rs`, what each request turns into.
 //! `attributes.rs`, `data.rs` and `directories.rs` have the operations that take more than a line, `ctldir.rs` is `.zfs`, `nodes.rs`
 //! the ids, `listings.rs` what clients keep of directories that they open without asking, `publish.rs` what doors tell each other, `suspension.rs` the suspension of a file system in service,
-//! `places.rs` what file handles that outlive a door mean.
+//! `places.rs` what file handles that outlive a door mean, `view.rs` several file systems as one tree.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -49,6 +49,8 @@ mod snapshots;
 mod stale;
 mod subscriber;
 mod suspension;
+mod view;
+mod view_ids;
 mod writers;
 
 pub use admission::Admission;
@@ -64,4 +66,6 @@ pub use power::CAPABILITIES;
 pub use snapshots::{Content, Figures, Key, Snapdir, Snapshots, Volume};
 pub use subscriber::{Nothing, Subscriber, Truth};
 pub use suspension::Suspended;
+pub use view::{At, Extra, Spare, View, ViewRoot, Within};
+pub use view_ids::ViewIds;
 pub use writers::{Writers, WRITER};

@@ -21,9 +21,13 @@ const SHARDS: usize = 16;
 /// Znodes every shard may keep whatever the other doors do.
 const LEAST: usize = 4;
 /// Object numbers have 48 bits; above them are bits of the generation.
-const OBJECT_BITS: u32 = 48;
+pub(crate) const OBJECT_BITS: u32 = 48;
+/// Bits of the generation that an id holds.
+const GENERATIONS: u32 = 0x7fff;
+/// The same at a door that is part of a view, whose ids name a file system, too (`view_ids.rs`).
+pub(crate) const GENERATIONS_IN_VIEW: u32 = 0x1ff;
 /// An id from a counter: object and generation did not make a unique one.
-const COUNTED: u64 = 1 << 63;
+pub(crate) const COUNTED: u64 = 1 << 63;
 
 /// How many znodes are kept for the nodes of clients, and how many may be. Memory is one for the
 /// whole process, and so are these.
@@ -137,6 +141,8 @@ pub(crate) struct Forgotten {
 pub struct Nodes {
     /// Object of the root.
     root: AtomicU64,
+    /// Bits of the generation that go into ids.
+    generations: u32,
     shards: [Mutex<Shard>; SHARDS],
     counted: Mutex<Counted>,
     next: AtomicU64,
@@ -144,10 +150,14 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Knows the root only.
-    pub fn new(root: &Arc<Znode>) -> Nodes {
+    /// Knows the root only. `in_view`: ids leave room for the number of a file system.
+    pub fn new(root: &Arc<Znode>, in_view: bool) -> Nodes {
         let n = Nodes {
             root: root.object.into(),
+            generations: match in_view {
+                true => GENERATIONS_IN_VIEW,
+                false => GENERATIONS,
+            },
             shards: Default::default(),
             counted: Mutex::default(),
             next: AtomicU64::new(COUNTED),
@@ -166,7 +176,7 @@ impl Nodes {
         if object == self.root.load(Ordering::Relaxed) {
             return ROOT;
         }
-        object | u64::from(generation & 0x7fff) << OBJECT_BITS
+        object | u64::from(generation & self.generations) << OBJECT_BITS
     }
 
     fn object(&self, id: u64) -> Option<u64> {

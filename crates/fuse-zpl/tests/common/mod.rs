@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use fuse::{Config, Handle, Mount, MountOptions, Requests, Session, Unmount};
-use fuse_zpl::{Adapter, Caching, Written};
+use fuse_zpl::{Adapter, Caching, Kernel, Written};
 use pool::{CreateSpec, OpenOptions, Pool, Tunables};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -205,7 +205,7 @@ impl Mounted {
         };
         let session = Session::new(adapter.clone(), fd, config);
         let (handle, notifier) = (session.handle(), session.notifier());
-        adapter.set_kernel(notifier.clone(), mount.clone());
+        adapter.set_kernel(Kernel::new(notifier.clone(), mount.clone()));
         let written = Written::new(mount.clone(), notifier, adapter.door().writers());
         let serving = std::thread::spawn(move || {
             let _ = session.run();

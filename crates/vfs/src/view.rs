@@ -1,0 +1,925 @@
+//! [`View`]: file systems in service as one tree. Each hangs at a name of a directory of another one, as a mount would, but nothing is
+//! mounted: one door to the outside serves all of them.
+//!
+//! 1. A node of a view is (file system, node of its door); `view_ids.rs` makes one number of both. The first file system is the one
+//!    the view begins with, and never goes.
+//! 2. What hangs at a name shadows what the directory has under it. The directory need not have the name, and is not changed.
+//! 3. A directory without rights and content, which no disk has ([`Empty`]), stands where a directory on the way is missing, and for a
+//!    file system that cannot be shown (locked).
+//! 4. A request is inside the file system it is for ([`View::with`]). [`View::end`] waits for those that are in, and refuses others:
+//!    with `Stale`, without waiting, since a request that is in may wait for one that comes.
+//! 5. A number is given to another file system when the clients have forgotten all nodes of the one before.
+//!
+//! Names and links never lead from one file system to another: the caller compares [`At::number`]. Clients are told of names that
+//! come and go, with no lock held.
+//!
+//! # Lock order
+//! The gates of members, of two at most → the table. The numbers of snapshots are locked last.
+
+use crate::answers::{Attrs, Entry, WriteHow};
+use crate::caller::{Caller, Nobody};
+use crate::ctldir;
+use crate::directories::BRIEF;
+use crate::door::Door;
+use crate::nodes::ROOT;
+use crate::subscriber::Subscriber;
+use crate::view_ids::{inode, ViewIds, ViewTrees, MOST};
+use base::sync::RwLockExt;
+use base::{Error, Kind, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
+use zpl::{Attr, Time, Zfs, Znode};
+
+/// Positions in a listing behind all that the directory itself has: its entries use fewer bits, or all of them.
+const TAIL: u64 = 1 << 62;
+/// Bytes that are copied from one file system to another by one request, at most.
+const MOST_COPIED: u64 = 8 << 20;
+/// Bytes that are copied at a time.
+const PIECE: u64 = 1 << 20;
+
+/// What a view is made of: something with a door.
+pub trait Within: Send + Sync + 'static {
+    /// The door.
+    fn door(&self) -> &Arc<Door>;
+}
+
+/// A directory that is on no disk.
+pub struct Empty {
+    ino: u64,
+    since: Time,
+    owner: (u32, u32),
+    /// Whether it still stands for something; none: for what hangs in it.
+    stands: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+}
+
+enum State<M> {
+    Files(Arc<M>),
+    Empty(Empty),
+    Ended,
+}
+
+/// One place of a view: a file system, or an empty directory.
+struct Member<M> {
+    number: u16,
+    /// Its dataset object; 0: the first one.
+    dataset: u64,
+    /// Lookups that the clients have of its nodes.
+    lookups: AtomicU64,
+    /// Files are not to be executed.
+    noexec: AtomicBool,
+    state: RwLock<State<M>>,
+}
+
+/// A directory in which something hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Spot {
+    member: u16,
+    /// Object and generation; 0 for the root.
+    object: u64,
+    generation: u32,
+}
+
+impl Spot {
+    fn root(member: u16) -> Spot {
+        Spot {
+            member,
+            object: 0,
+            generation: 0,
+        }
+    }
+}
+
+struct Table<M> {
+    /// By number.
+    members: Vec<Arc<Member<M>>>,
+    /// Numbers by directory and name.
+    hung: HashMap<Spot, BTreeMap<Vec<u8>, u16>>,
+    /// The other way round.
+    places: HashMap<u16, (Spot, Vec<u8>)>,
+}
+
+/// File systems as one tree.
+pub struct View<M> {
+    first: Arc<M>,
+    table: RwLock<Table<M>>,
+    /// How many hang somewhere, and how many of them not in a root.
+    hung: AtomicUsize,
+    deep: AtomicUsize,
+    trees: ViewTrees,
+    clients: OnceLock<Arc<dyn Subscriber>>,
+    owner: (u32, u32),
+}
+
+/// What a node of a view is.
+pub struct At<'a, M> {
+    /// The number of its file system.
+    pub number: u16,
+    /// The file system; none: the node is an [`Empty`] directory.
+    pub files: Option<&'a Arc<M>>,
+    /// The node there.
+    pub node: u64,
+    dataset: u64,
+    noexec: bool,
+    member: Option<&'a Arc<Member<M>>>,
+    empty: Option<&'a Empty>,
+}
+
+impl<M> At<'_, M> {
+    /// The inode number in the view of an object of the same file system.
+    pub fn ino(&self, ino: u64) -> u64 {
+        inode(self.dataset, ctldir::is_ours(self.node), ino)
+    }
+
+    /// Files are not to be executed.
+    pub fn is_noexec(&self) -> bool {
+        self.noexec
+    }
+}
+
+/// Where something is to hang.
+pub struct Spare {
+    spot: Spot,
+    name: Vec<u8>,
+    /// The directory has something under the name that is hidden from now on.
+    pub shadows: bool,
+    /// Whose directory it is, or the one it is in.
+    pub owner: u32,
+}
+
+impl Spare {
+    fn again(&self) -> Spare {
+        Spare {
+            name: self.name.clone(),
+            ..*self
+        }
+    }
+}
+
+/// What a directory has under a name.
+enum Found {
+    Missing,
+    Directory(Arc<Znode>),
+    Other,
+}
+
+/// A name that is listed in a directory beside its own entries.
+pub struct Extra {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Inode number.
+    pub ino: u64,
+    /// Node of the view.
+    pub node: u64,
+    /// Position behind it.
+    pub next: u64,
+}
+
+impl<M: Within> View<M> {
+    /// A view of one file system so far. `owner`: user and group of directories that are on no disk.
+    pub fn new(first: Arc<M>, trees: ViewRoot, owner: (u32, u32)) -> Arc<View<M>> {
+        Arc::new(View {
+            first,
+            table: RwLock::new(Table {
+                members: Vec::new(),
+                hung: HashMap::new(),
+                places: HashMap::new(),
+            }),
+            hung: AtomicUsize::new(0),
+            deep: AtomicUsize::new(0),
+            trees: trees.0,
+            clients: OnceLock::new(),
+            owner,
+        })
+    }
+
+    /// Whom to tell of changes, by nodes of the view. The first one set stays.
+    pub fn subscribe(&self, clients: Arc<dyn Subscriber>) {
+        let _ = self.clients.set(clients);
+    }
+
+    /// The file system that the view begins with.
+    pub fn first(&self) -> &Arc<M> {
+        &self.first
+    }
+
+    /// Every file system but the first.
+    pub fn others(&self) -> Vec<Arc<M>> {
+        let members = self.table.acquire_read().members.clone();
+        let files = members
+            .iter()
+            .filter_map(|m| match &*m.state.try_acquire_read()? {
+                State::Files(files) => Some(files.clone()),
+                _ => None,
+            });
+        files.collect()
+    }
+
+    fn member(&self, number: u16) -> Option<Arc<Member<M>>> {
+        let at = usize::from(number).checked_sub(1)?;
+        self.table.acquire_read().members.get(at).cloned()
+    }
+
+    /// Does something with a node, inside its file system.
+    ///
+    /// # Errors
+    /// `Kind::Stale`: the file system is gone; and those of `f`.
+    #[inline]
+    pub fn with<R, E: From<Kind>>(
+        &self,
+        node: u64,
+        f: impl FnOnce(&At<'_, M>) -> std::result::Result<R, E>,
+    ) -> std::result::Result<R, E> {
+        let (number, node) = self.trees.inside(node).ok_or(Kind::Stale)?;
+        if number == 0 {
+            return f(&At {
+                number,
+                files: Some(&self.first),
+                node,
+                dataset: 0,
+                noexec: false,
+                member: None,
+                empty: None,
+            });
+        }
+        let member = self.member(number).ok_or(Kind::Stale)?;
+        let state = member.state.try_acquire_read().ok_or(Kind::Stale)?;
+        let (files, empty) = match &*state {
+            State::Files(files) => (Some(files), None),
+            State::Empty(empty) => (None, Some(empty)),
+            State::Ended => return Err(Kind::Stale.into()),
+        };
+        f(&At {
+            number,
+            files,
+            node,
+            dataset: member.dataset,
+            noexec: member.noexec.load(Ordering::Relaxed),
+            member: Some(&member),
+            empty,
+        })
+    }
+
+    /// A node that was found in the file system of `at`, as clients of the view know it, with its inode number: one lookup.
+    ///
+    /// # Errors
+    /// `Kind::Overflow`: it has no id in a view.
+    pub fn entered(&self, at: &At<'_, M>, node: u64, ino: u64) -> Result<(u64, u64)> {
+        let Some(id) = self.ids(at.number).outside(node) else {
+            if let Some(files) = at.files {
+                files.door().forget(node, 1);
+            }
+            return Err(Kind::Overflow.into());
+        };
+        if let Some(member) = at.member {
+            member.lookups.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok((id, inode(at.dataset, ctldir::is_ours(node), ino)))
+    }
+
+    /// The ids of a file system in the view.
+    pub fn ids(&self, number: u16) -> ViewIds {
+        ViewIds::new(number, &self.trees)
+    }
+
+    /// Clients drop lookups of a node, also of a file system that is gone.
+    pub fn forget(&self, id: u64, lookups: u64) {
+        let Some((number, node)) = self.trees.inside(id) else {
+            return;
+        };
+        if number == 0 {
+            return self.first.door().forget(node, lookups);
+        }
+        let Some(member) = self.member(number) else {
+            return;
+        };
+        let less = |n: u64| Some(n.saturating_sub(lookups));
+        let _ = member
+            .lookups
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if let Some(State::Files(files)) = member.state.try_acquire_read().as_deref() {
+            files.door().forget(node, lookups);
+        };
+    }
+
+    fn spot(&self, at: &At<'_, M>) -> Option<Spot> {
+        if self.hung.load(Ordering::Acquire) == 0 || ctldir::is_ours(at.node) {
+            return None;
+        }
+        if at.node == ROOT {
+            return Some(Spot::root(at.number));
+        }
+        if self.deep.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let (object, generation) = at.files?.door().nodes.object_of(at.node)?;
+        Some(Spot {
+            member: at.number,
+            object,
+            generation,
+        })
+    }
+
+    /// The root, as a node of the view, of what hangs at a name of a directory.
+    pub fn child(&self, at: &At<'_, M>, name: &[u8]) -> Option<u64> {
+        let spot = self.spot(at)?;
+        let number = *self.table.acquire_read().hung.get(&spot)?.get(name)?;
+        match self.is_standing(number) {
+            true => Some(self.ids(number).root()),
+            false => {
+                self.remove(number);
+                None
+            }
+        }
+    }
+
+    fn is_standing(&self, number: u16) -> bool {
+        let stands = |m: Arc<Member<M>>| match m.state.try_acquire_read().as_deref() {
+            Some(State::Empty(e)) => e.stands.as_ref().is_none_or(|stands| stands()),
+            _ => true,
+        };
+        self.member(number).is_some_and(stands) || self.has_children(number)
+    }
+
+    fn has_children(&self, number: u16) -> bool {
+        let table = self.table.acquire_read();
+        table.hung.keys().any(|spot| spot.member == number)
+    }
+
+    /// Whether something hangs in a directory other than the root of a file system, or in this one.
+    pub fn is_place(&self, at: &At<'_, M>) -> bool {
+        self.spot(at)
+            .is_some_and(|spot| self.table.acquire_read().hung.contains_key(&spot))
+    }
+
+    /// Whether any directory that is not the root of a file system has something hanging in it.
+    pub fn has_places(&self) -> bool {
+        self.deep.load(Ordering::Acquire) != 0
+    }
+
+    /// What hangs in a directory, behind a position, in the order of positions.
+    pub fn extras(&self, at: &At<'_, M>, position: u64) -> Vec<Extra> {
+        let Some(spot) = self.spot(at) else {
+            return Vec::new();
+        };
+        let from = match position >> 32 == TAIL >> 32 {
+            true => position - TAIL,
+            false => 0,
+        };
+        let hung = self.table.acquire_read().hung.get(&spot).cloned();
+        let mut hung: Vec<_> = hung.unwrap_or_default().into_iter().collect();
+        hung.retain(|(_, number)| u64::from(*number) > from && self.is_standing(*number));
+        hung.sort_by_key(|(_, number)| *number);
+        let extra = |(name, number): (Vec<u8>, u16)| Extra {
+            name,
+            ino: self.root_ino(number),
+            node: self.ids(number).root(),
+            next: TAIL + u64::from(number),
+        };
+        hung.into_iter().map(extra).collect()
+    }
+
+    /// Whether a position is behind all that a directory itself has.
+    pub fn is_behind(position: u64) -> bool {
+        position >> 32 == TAIL >> 32
+    }
+
+    fn root_ino(&self, number: u16) -> u64 {
+        let Some(member) = self.member(number) else {
+            return 0;
+        };
+        let state = member.state.try_acquire_read();
+        match state.as_deref() {
+            Some(State::Files(files)) => {
+                let root = files.door().served.gate.current().root_object();
+                inode(member.dataset, false, root)
+            }
+            Some(State::Empty(empty)) => empty.ino,
+            _ => 0,
+        }
+    }
+
+    /// The root of what hangs somewhere.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub fn root_entry(&self, by: &dyn Caller, at: &At<'_, M>) -> Result<Entry> {
+        let Some(files) = at.files else {
+            let attr = self.empty_attr(at);
+            return Ok(Entry {
+                node: ROOT,
+                generation: 0,
+                attr,
+                keep_attr: BRIEF,
+                keep_name: BRIEF,
+            });
+        };
+        match files.door().lookup_head(by, ROOT, b".")? {
+            crate::Lookup::Found(entry) => Ok(entry),
+            crate::Lookup::Missing(_) => Err(Kind::Stale.into()),
+        }
+    }
+
+    /// Attributes of an empty directory.
+    pub fn empty_attrs(&self, at: &At<'_, M>) -> Attrs {
+        Attrs {
+            attr: self.empty_attr(at),
+            keep: BRIEF,
+        }
+    }
+
+    fn empty_attr(&self, at: &At<'_, M>) -> Attr {
+        let of = |e: &Empty| (e.ino, e.since, e.owner);
+        let (ino, time, (uid, gid)) = at.empty.map_or_else(Default::default, of);
+        Attr {
+            ino,
+            size: 2,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            mode: 0o040_555,
+            nlink: 2,
+            uid,
+            gid,
+            blksize: 512,
+            ..Attr::default()
+        }
+    }
+
+    /// The directory that the root of a file system hangs in, as a node of the view.
+    pub fn above(&self, number: u16) -> Option<u64> {
+        let spot = self.table.acquire_read().places.get(&number)?.0;
+        self.node_of(spot)
+    }
+
+    /// A directory as a node of the view, if clients know it.
+    fn node_of(&self, spot: Spot) -> Option<u64> {
+        let ids = self.ids(spot.member);
+        if spot.object == 0 {
+            return Some(ids.root());
+        }
+        let files = self.files(spot.member)?;
+        let node = files.door().nodes.id_of(spot.object, spot.generation)?;
+        ids.outside(node)
+    }
+
+    fn files(&self, number: u16) -> Option<Arc<M>> {
+        if number == 0 {
+            return Some(self.first.clone());
+        }
+        let member = self.member(number)?;
+        let state = member.state.try_acquire_read()?;
+        match &*state {
+            State::Files(files) => Some(files.clone()),
+            _ => None,
+        }
+    }
+
+    /// Looks for the place of a path, from the root of the view. `user`: whose directory it must be. `overlay`: it may have something
+    /// in it. Directories that are missing on the way are there from now on.
+    ///
+    /// # Errors
+    /// There is no such place.
+    pub fn spare(&self, path: &[&[u8]], overlay: bool, user: Option<u32>) -> Result<Spare> {
+        let Some((last, way)) = path.split_last() else {
+            return Err(Error::new(Kind::Busy, "it is the root of the view"));
+        };
+        let mut spot = Spot::root(0);
+        for name in way {
+            spot = self.step(spot, name)?;
+        }
+        let name = last.to_vec();
+        let hung = |t: &Table<M>| t.hung.get(&spot).and_then(|m| m.get(&name)).copied();
+        let there = hung(&self.table.acquire_read());
+        if there.is_some_and(|number| self.files(number).is_some()) {
+            return Err(Error::new(
+                Kind::Busy,
+                "another file system is mounted there",
+            ));
+        }
+        let found = self.look(spot, &name)?;
+        let (owner, filled) = match &found {
+            Found::Missing => (self.owner_of(spot)?, false),
+            Found::Directory(z) => (z.fixed().uid32(), !self.is_empty(spot, z)?),
+            Found::Other => return Err(not_a_directory(&name)),
+        };
+        if user.is_some_and(|uid| uid != owner) {
+            let text = "the directory is not yours";
+            return Err(Error::new(Kind::NotPermitted, text));
+        }
+        if filled && !overlay {
+            return Err(Error::sentence(Kind::NotEmpty, "directory is not empty"));
+        }
+        Ok(Spare {
+            spot,
+            name,
+            shadows: filled,
+            owner,
+        })
+    }
+
+    /// The directory of a name; one that is missing is there from now on.
+    fn step(&self, spot: Spot, name: &[u8]) -> Result<Spot> {
+        let hung = |t: &Table<M>| t.hung.get(&spot).and_then(|m| m.get(name)).copied();
+        let there = hung(&self.table.acquire_read());
+        if let Some(number) = there {
+            return Ok(Spot::root(number));
+        }
+        match self.look(spot, name)? {
+            Found::Directory(z) => Ok(Spot {
+                member: spot.member,
+                object: z.object,
+                generation: z.gen as u32,
+            }),
+            Found::Other => Err(not_a_directory(name)),
+            Found::Missing => {
+                let spare = Spare {
+                    spot,
+                    name: name.to_vec(),
+                    shadows: false,
+                    owner: self.owner.0,
+                };
+                Ok(Spot::root(self.hang_empty(spare, None)?))
+            }
+        }
+    }
+
+    fn directory(zfs: &Zfs, spot: Spot) -> Result<Arc<Znode>> {
+        match spot.object {
+            0 => zfs.root(),
+            object => zfs.get_generation(object, spot.generation),
+        }
+    }
+
+    fn look(&self, spot: Spot, name: &[u8]) -> Result<Found> {
+        if matches!(name, b"." | b"..") || name == ctldir::NAME && spot.object == 0 {
+            return Ok(Found::Other);
+        }
+        let Some(files) = self.files(spot.member) else {
+            return Ok(Found::Missing);
+        };
+        let zfs = files.door().served.gate.enter(&Nobody)?;
+        let dir = Self::directory(&zfs, spot)?;
+        match zfs.lookup(&dir, name, &zpl::Cred::root()) {
+            Ok(z) if z.is_dir() => Ok(Found::Directory(z)),
+            Ok(_) => Ok(Found::Other),
+            Err(e) if e.kind == Kind::NotFound => Ok(Found::Missing),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn owner_of(&self, spot: Spot) -> Result<u32> {
+        let Some(files) = self.files(spot.member) else {
+            return Ok(self.owner.0);
+        };
+        let zfs = files.door().served.gate.enter(&Nobody)?;
+        Ok(Self::directory(&zfs, spot)?.fixed().uid32())
+    }
+
+    fn is_empty(&self, spot: Spot, dir: &Znode) -> Result<bool> {
+        let Some(files) = self.files(spot.member) else {
+            return Ok(true);
+        };
+        let zfs = files.door().served.gate.enter(&Nobody)?;
+        let mut empty = true;
+        zfs.names(dir, |_, _| {
+            empty = false;
+            Ok(false)
+        })?;
+        Ok(empty)
+    }
+
+    /// A number for a file system that is to be part of the view.
+    ///
+    /// # Errors
+    /// There is none left.
+    fn number(&self, dataset: u64, state: State<M>) -> Result<u16> {
+        let mut table = self.table.acquire_write();
+        let member = |number: u16| {
+            Arc::new(Member {
+                number,
+                dataset,
+                lookups: AtomicU64::new(0),
+                noexec: AtomicBool::new(false),
+                state: RwLock::new(state),
+            })
+        };
+        if table.members.len() + 1 < usize::from(MOST) {
+            let number = table.members.len() as u16 + 1;
+            table.members.push(member(number));
+            return Ok(number);
+        }
+        let over = |m: &Arc<Member<M>>| {
+            m.lookups.load(Ordering::Relaxed) == 0
+                && matches!(m.state.try_acquire_read().as_deref(), Some(State::Ended))
+        };
+        match table.members.iter().position(over) {
+            Some(at) => {
+                let number = at as u16 + 1;
+                table.members[at] = member(number);
+                Ok(number)
+            }
+            None => Err(Error::new(
+                Kind::NoSpace,
+                "too many file systems have come and gone in the view: unmount it and mount it again",
+            )),
+        }
+    }
+
+    /// Makes a file system part of the view. `make` is given the ids it has there. It hangs nowhere yet.
+    ///
+    /// # Errors
+    /// There are too many; those of `make`.
+    pub fn join(
+        &self,
+        dataset: u64,
+        make: impl FnOnce(ViewIds) -> Result<Arc<M>>,
+    ) -> Result<(u16, Arc<M>)> {
+        let number = self.number(dataset, State::Ended)?;
+        let files = make(self.ids(number))?;
+        if let Some(member) = self.member(number) {
+            *member.state.acquire_write() = State::Files(files.clone());
+        }
+        Ok((number, files))
+    }
+
+    /// Hangs a file system at its place: it is seen from now on. What hid there that is on no disk goes.
+    ///
+    /// # Errors
+    /// Something else hangs there by now.
+    pub fn hang(&self, spare: Spare, number: u16) -> Result<()> {
+        let before = {
+            let table = self.table.acquire_read();
+            let names = table.hung.get(&spare.spot);
+            names.and_then(|n| n.get(&spare.name)).copied()
+        };
+        if let Some(before) = before.filter(|n| self.files(*n).is_none()) {
+            self.move_children(before, number);
+            self.remove(before);
+            self.end(before);
+        }
+        self.put(spare, number)
+    }
+
+    /// What hangs in the root of one hangs in that of another one from now on.
+    fn move_children(&self, from: u16, to: u16) {
+        let mut table = self.table.acquire_write();
+        let Some(names) = table.hung.remove(&Spot::root(from)) else {
+            return;
+        };
+        for (name, number) in &names {
+            table.places.insert(*number, (Spot::root(to), name.clone()));
+        }
+        table.hung.entry(Spot::root(to)).or_default().extend(names);
+    }
+
+    fn hang_empty(
+        &self,
+        spare: Spare,
+        stands: Option<Box<dyn Fn() -> bool + Send + Sync>>,
+    ) -> Result<u16> {
+        let fixed = self.first.door().served.gate.current().root()?.fixed();
+        let empty = Empty {
+            ino: self.empty_ino(&spare),
+            since: fixed.crtime,
+            owner: self.owner,
+            stands,
+        };
+        let number = self.number(0, State::Empty(empty))?;
+        self.hang(spare, number)?;
+        Ok(number)
+    }
+
+    /// The inode number of a directory that is on no disk: it is made of its place, with a bit that no other has.
+    fn empty_ino(&self, spare: &Spare) -> u64 {
+        let above = match spare.spot {
+            Spot {
+                member, object: 0, ..
+            } => self.root_ino(member),
+            Spot { member, object, .. } => {
+                inode(self.member(member).map_or(0, |m| m.dataset), false, object)
+            }
+        };
+        let above = above.to_le_bytes();
+        let bytes = above.iter().chain(&spare.name);
+        // FNV-1a
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
+            (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
+        });
+        hash | 1 << 63
+    }
+
+    /// Hangs an empty directory at a place, as long as `stands` says that it stands for something.
+    ///
+    /// # Errors
+    /// Those of [`View::hang`].
+    pub fn stand(&self, spare: Spare, stands: Box<dyn Fn() -> bool + Send + Sync>) -> Result<()> {
+        self.hang_empty(spare, Some(stands)).map(drop)
+    }
+
+    fn put(&self, spare: Spare, number: u16) -> Result<()> {
+        let Spare { spot, name, .. } = spare;
+        let mut table = self.table.acquire_write();
+        let names = table.hung.entry(spot).or_default();
+        if names.contains_key(&name) {
+            return Err(Error::new(
+                Kind::Busy,
+                "another file system is mounted there",
+            ));
+        }
+        names.insert(name.clone(), number);
+        table.places.insert(number, (spot, name.clone()));
+        self.hung.fetch_add(1, Ordering::Release);
+        if spot.object != 0 {
+            self.deep.fetch_add(1, Ordering::Release);
+        }
+        drop(table);
+        self.tell(spot, &name);
+        Ok(())
+    }
+
+    /// Clients are told that a name of a directory leads elsewhere.
+    fn tell(&self, spot: Spot, name: &[u8]) {
+        if let Some((clients, node)) = self.clients.get().zip(self.node_of(spot)) {
+            clients.name(node, name);
+            clients.content(node, None);
+        }
+    }
+
+    /// Whether it hangs somewhere.
+    pub fn is_hung(&self, number: u16) -> bool {
+        self.table.acquire_read().places.contains_key(&number)
+    }
+
+    /// Takes a file system from its place: nobody finds it any more. What is open in it goes on. Others that hang in its root stay
+    /// at their places, in an empty directory. Returns where it hung.
+    ///
+    /// # Errors
+    /// Busy: another one hangs in one of its directories.
+    pub fn unhang(&self, number: u16) -> Result<Spare> {
+        if let Some(name) = self.first_in(number) {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            let text = format!("another file system is mounted in it, at '{name}'");
+            return Err(Error::new(Kind::Busy, text));
+        }
+        let spare = self.remove(number).ok_or(Kind::Invalid)?;
+        match self.has_children(number) {
+            true => {
+                let empty = self.hang_empty(spare.again(), None)?;
+                self.move_children(number, empty);
+            }
+            false => self.tell(spare.spot, &spare.name),
+        }
+        Ok(spare)
+    }
+
+    fn first_in(&self, number: u16) -> Option<Vec<u8>> {
+        let table = self.table.acquire_read();
+        let inside = table.hung.iter().find(|(spot, names)| {
+            spot.member == number
+                && spot.object != 0
+                && names.values().any(|n| self.files_in(&table, *n))
+        });
+        inside.and_then(|(_, names)| names.keys().next().cloned())
+    }
+
+    /// Whether a number is that of a file system, or of an empty directory with one below it.
+    fn files_in(&self, table: &Table<M>, number: u16) -> bool {
+        let member = usize::from(number)
+            .checked_sub(1)
+            .and_then(|at| table.members.get(at));
+        let is_empty = member.is_some_and(|m| {
+            matches!(m.state.try_acquire_read().as_deref(), Some(State::Empty(_)))
+        });
+        let below = table.hung.get(&Spot::root(number));
+        !is_empty || below.is_some_and(|names| names.values().any(|n| self.files_in(table, *n)))
+    }
+
+    /// The same, whatever hangs in it.
+    pub fn take_away(&self, number: u16) -> Option<Spare> {
+        let spare = self.remove(number)?;
+        self.tell(spare.spot, &spare.name);
+        Some(spare)
+    }
+
+    /// The same. Clients are not told: a request for the directory may be what this is done for.
+    fn remove(&self, number: u16) -> Option<Spare> {
+        let mut table = self.table.acquire_write();
+        let (spot, name) = table.places.remove(&number)?;
+        if let Some(names) = table.hung.get_mut(&spot) {
+            names.remove(&name);
+            if names.is_empty() {
+                table.hung.remove(&spot);
+            }
+        }
+        self.hung.fetch_sub(1, Ordering::Release);
+        if spot.object != 0 {
+            self.deep.fetch_sub(1, Ordering::Release);
+        }
+        Some(Spare {
+            spot,
+            name,
+            shadows: false,
+            owner: self.owner.0,
+        })
+    }
+
+    /// Empty directories on the way to a place go, as far as nothing hangs in them.
+    pub fn tidy(&self, spare: &Spare) {
+        let mut spot = spare.spot;
+        while spot.member != 0 && spot.object == 0 {
+            let number = spot.member;
+            let empty = self.member(number).is_some_and(|m| {
+                matches!(m.state.try_acquire_read().as_deref(),
+                    Some(State::Empty(e)) if e.stands.is_none())
+            });
+            if !empty || self.has_children(number) {
+                return;
+            }
+            let Some(above) = self.take_away(number) else {
+                return;
+            };
+            let _ = self.end(number);
+            spot = above.spot;
+        }
+    }
+
+    /// Files of it are not to be executed, or may be.
+    pub fn set_noexec(&self, number: u16, noexec: bool) {
+        if let Some(member) = self.member(number) {
+            member.noexec.store(noexec, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends a file system's part in the view: waits for requests that are in, and refuses others. Whether it was part until now.
+    pub fn end(&self, number: u16) -> bool {
+        let Some(member) = self.member(number) else {
+            return false;
+        };
+        debug_assert_eq!(member.number, number);
+        let before = std::mem::replace(&mut *member.state.acquire_write(), State::Ended);
+        !matches!(before, State::Ended)
+    }
+
+    /// Copies from one file system to another; how many bytes.
+    ///
+    /// # Errors
+    /// Those of reading and writing, if nothing was copied.
+    pub fn copy_between(
+        by: &dyn Caller,
+        (from, node, offset): (&Door, u64, u64),
+        (to, target, to_offset): (&Door, u64, u64),
+        length: u64,
+    ) -> Result<u64> {
+        let length = length.min(MOST_COPIED);
+        let mut copied = 0;
+        while copied < length {
+            let size = PIECE.min(length - copied) as usize;
+            let mut piece = Vec::with_capacity(size);
+            let mut put =
+                |b: &base::Block, r: std::ops::Range<usize>| piece.extend_from_slice(&b[r]);
+            let read = from.read(by, node, (offset + copied, size), false, &mut put);
+            let written = read.and_then(|()| match piece.is_empty() {
+                true => Ok(0),
+                false => to.write(
+                    by,
+                    target,
+                    to_offset + copied,
+                    piece.as_slice().into(),
+                    WriteHow::default(),
+                ),
+            });
+            match written {
+                Ok(0) => break,
+                Ok(n) => copied += n as u64,
+                Err(_) if copied > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(copied)
+    }
+}
+
+/// The ids of a view that is to be made: its first file system is made with [`ViewRoot::ids`].
+#[derive(Clone, Default)]
+pub struct ViewRoot(ViewTrees);
+
+impl ViewRoot {
+    /// The ids of the first file system.
+    pub fn ids(&self) -> ViewIds {
+        ViewIds::new(0, &self.0)
+    }
+}
+
+fn not_a_directory(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::new(Kind::NotDir, format!("'{name}' is no directory"))
+}
+
+impl Door {
+    /// Whether a client has a file of it open.
+    pub fn has_open_files(&self) -> bool {
+        self.nodes.known().iter().any(|n| n.open)
+    }
+}

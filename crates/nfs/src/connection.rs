@@ -1,7 +1,8 @@
 //! A connection of a client: records in, records out (RFC 5531 §11).
 //!
 //! One thread reads calls, and up to [`THREADS`] carry them out. A client that vanishes is found out by the kernel (keep-alive)
-//! or when it does not take its replies; one that stops within a record is not waited for.
+//! or when it does not take its replies. A record has [`PATIENCE`] as a whole from its first byte on, and so has a reply, however
+//! small the pieces are in which it comes or is taken: a client holds a thread for no longer.
 //!
 //! Memory for one connection: a call of [`MOST`] bytes and its reply for each thread, and as many that wait. The memory of a call
 //! grows as its bytes come. A client to whom nothing is shared has [`MOST_OF_STRANGER`] bytes for a call.
@@ -11,12 +12,13 @@ use crate::data;
 use crate::server::Server;
 use base::sync::MutexExt;
 use base::{bail, Result};
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Threads that carry calls of one connection out, at most.
 pub const THREADS: usize = 4;
@@ -26,7 +28,7 @@ const WAITING: usize = 4;
 pub const MOST: usize = data::MOST as usize + (8 << 10);
 /// Most bytes of a call of a client that may have nothing.
 pub const MOST_OF_STRANGER: usize = 4 << 10;
-/// How long the rest of a record may take, and a reply.
+/// How long the rest of a record may take from its first byte on, and a reply.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes that are read at a time.
 const PIECE: usize = 64 << 10;
@@ -71,6 +73,45 @@ pub fn read_record(from: &mut dyn Read, most: usize, begun: &dyn Fn()) -> Result
         }
         first = false;
     }
+}
+
+/// What is left until a moment.
+///
+/// # Errors
+/// Nothing is.
+fn left(until: Instant) -> io::Result<Duration> {
+    match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+        left => Ok(left),
+    }
+}
+
+/// A connection that is read until a moment, if there is one.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    until: &'a Cell<Option<Instant>>,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.get().map(left).transpose()?;
+        self.stream.set_read_timeout(left)?;
+        (&mut &*self.stream).read(into)
+    }
+}
+
+/// Sends all of it until a moment.
+fn send(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(until)?))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// A reply as it is sent.
@@ -155,7 +196,8 @@ impl Shared<'_> {
                 Ok(Some(reply)) => {
                     let framed = framed(&reply);
                     let _alone = self.sending.acquire();
-                    if (&mut &*self.stream).write_all(&framed).is_err() {
+                    let until = Instant::now() + PATIENCE;
+                    if send(self.stream, &framed, until).is_err() {
                         self.hang_up();
                     }
                 }
@@ -175,7 +217,6 @@ impl Shared<'_> {
 pub fn serve(server: &Arc<Server>, stream: &TcpStream) -> Result<()> {
     let client = Client::new(stream.peer_addr()?);
     stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
     let most = match server.knows(&client) {
         true => MOST,
         false => MOST_OF_STRANGER,
@@ -188,12 +229,17 @@ pub fn serve(server: &Arc<Server>, stream: &TcpStream) -> Result<()> {
         queue: Mutex::default(),
         turn: Condvar::new(),
     };
-    let mut from = BufReader::with_capacity(PIECE, stream);
+    let until = Cell::new(None);
+    let timed = Timed {
+        stream,
+        until: &until,
+    };
+    let mut from = BufReader::with_capacity(PIECE, timed);
     std::thread::scope(|s| {
         let mut read = || -> Result<()> {
             loop {
-                stream.set_read_timeout(None)?;
-                let begun = || drop(stream.set_read_timeout(Some(PATIENCE)));
+                until.set(None);
+                let begun = || until.set(Some(Instant::now() + PATIENCE));
                 let Some(call) = read_record(&mut from, most, &begun)? else {
                     return Ok(());
                 };
@@ -225,6 +271,37 @@ mod tests {
         let two = [&[0, 0, 0, 2][..], b"ab", &[0x80, 0, 0, 1], b"c"].concat();
         assert_eq!(read(&two).unwrap().unwrap(), b"abc");
         assert_eq!(read(&framed(b"")).unwrap().unwrap(), b"");
+    }
+
+    /// Each byte comes in time, the record does not.
+    #[test]
+    fn a_record_in_small_pieces_has_no_more_time_than_another() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for byte in framed(&[7; 1000]) {
+                    if over.load(Ordering::SeqCst) || (&client).write_all(&[byte]).is_err() {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let until = Cell::new(None);
+            let mut from = Timed {
+                stream: &stream,
+                until: &until,
+            };
+            let begun = || until.set(Some(Instant::now() + Duration::from_millis(300)));
+            let read = read_record(&mut from, MOST, &begun);
+            over.store(true, Ordering::SeqCst);
+            assert!(read.is_err(), "the record was waited for");
+        });
+        // One that takes nothing of a reply.
+        let until = Instant::now() + Duration::from_millis(300);
+        assert!(send(&stream, &vec![0; 64 << 20], until).is_err());
     }
 
     #[test]

@@ -377,7 +377,9 @@ mod tests {
         assert_eq!(look(&s).0, Found::Long);
         assert_eq!(s.take_over(), None);
         child.kill().unwrap();
-        while !is_killed(child.id()) {
+        // Between the signal and its end a process shows neither.
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        while !stat().contains(") Z ") {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (found, instead) = look(&s);

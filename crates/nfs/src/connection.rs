@@ -1,7 +1,7 @@
 //! A connection of a client: records in, records out (RFC 5531 §11).
 //!
 //! One thread reads calls, and up to [`THREADS`] carry them out. A client that vanishes is found out by the kernel (keep-alive)
-//! or when it does not take its replies. A record has [`PATIENCE`] as a whole from its first byte on, and so has a reply, however
+//! or when it does not take its replies. A record has `PATIENCE` as a whole from its first byte on, and so has a reply, however
 //! small the pieces are in which it comes or is taken: a client holds a thread for no longer.
 //!
 //! Memory for one connection: a call of [`MOST`] bytes and its reply for each thread, and as many that wait. The memory of a call

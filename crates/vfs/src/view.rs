@@ -115,7 +115,7 @@ pub struct View<M> {
 pub struct At<'a, M> {
     /// The number of its file system.
     pub number: u16,
-    /// The file system; none: the node is an [`Empty`] directory.
+    /// The file system; none: the node is an empty directory.
     pub files: Option<&'a Arc<M>>,
     /// The node there.
     pub node: u64,

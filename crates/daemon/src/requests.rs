@@ -149,8 +149,12 @@ fn keep_processors_awake(asked: Latency) {
         Ok(()) => crate::log::info(&format!(
             "while mounts are busy, processors wake up within {latency} microseconds"
         )),
+        // It says itself what happens instead.
+        Err(e) if insist && e.kind() == std::io::ErrorKind::Unsupported => {
+            crate::log::warn(&format!("--wakeup-latency={latency} has no effect: {e}"));
+        }
         Err(e) if insist => crate::log::warn(&format!(
-            "--wakeup-latency={latency} is not possible, threads spin instead: /dev/cpu_dma_latency: {}",
+            "--wakeup-latency={latency} is not possible: /dev/cpu_dma_latency: {}; threads look for requests before they sleep instead",
             io_text(&e)
         )),
         Err(_) => {}

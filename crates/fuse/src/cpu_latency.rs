@@ -156,13 +156,15 @@ fn wakeup_latency() -> std::sync::MutexGuard<'static, WakeupLatency<File>> {
 pub fn limit_wakeup_latency(latency: u32, devices_used: fn() -> bool) -> io::Result<()> {
     wakeup_latency().devices_used = devices_used;
     if has_no_driver(std::fs::read_to_string(DRIVER)) {
-        if awake::is_possible() {
+        let why = if awake::is_possible() {
             change_to(WakeupLatency {
                 devices_used,
                 ..WakeupLatency::by(Means::KeepAwake)
             });
-        }
-        let why = "has no effect, since the kernel has no cpuidle driver";
+            "the kernel has no cpuidle driver; threads of the lowest priority keep processors awake instead"
+        } else {
+            "the kernel has no cpuidle driver; threads look for requests before they sleep instead"
+        };
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     let latency = i32::try_from(latency).map_or(NO_MATTER, |l| l.min(NO_MATTER));

@@ -46,8 +46,18 @@ impl Throttle {
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        // Fails as long as the daemon is in it, which has ended by then.
-        let _ = fs::remove_dir(&self.0);
+        // Fails as long as a process is in it. What the row left, if it failed, goes to the group above.
+        let above = self.0.with_file_name("cgroup.procs");
+        for process in fs::read_to_string(self.0.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+        {
+            let _ = fs::write(&above, process);
+        }
+        let group = self.0.display();
+        if let Err(e) = fs::remove_dir(&self.0) {
+            eprintln!("bench: {group} stays: {e}");
+        }
     }
 }
 
@@ -61,6 +71,8 @@ impl At<'_> {
             ("special", &["special", &paths[1]]),
         ];
         for (kind, more) in kinds {
+            // Declared before the daemon, so that the daemon has ended when the group is removed, on every way out.
+            let throttle;
             let mut ours = self.ours()?;
             warm_memory(1 << 30)?;
             let vdevs = [&[paths[0].as_str()], more].concat();
@@ -80,7 +92,7 @@ impl At<'_> {
             let Some(daemon) = ours.daemon() else {
                 bail!(Io, "our daemon has ended");
             };
-            let throttle = Throttle::of(daemon, &paths[0])?;
+            throttle = Throttle::of(daemon, &paths[0])?;
             for m in self.phases(&ours, "tree", &["walk"])? {
                 self.results.slow(kind, self.system, "walk", m.value());
             }

@@ -18,6 +18,7 @@ const XDEV: u32 = 18;
 const NOTDIR: u32 = 20;
 const ISDIR: u32 = 21;
 const INVAL: u32 = 22;
+const FBIG: u32 = 27;
 const ROFS: u32 = 30;
 const NOTEMPTY: u32 = 66;
 const STALE: u32 = 70;
@@ -184,6 +185,21 @@ fn files_and_names() {
     let (g, _) = c.create(&root, "g", 0o644, true).unwrap();
     assert_ne!(f, g);
     assert_eq!(c.getattr(&f), Err(STALE));
+}
+
+/// Places and sizes are numbers of 64 bits in the protocol.
+#[test]
+fn places_that_no_file_has() {
+    let w = World::new("rw,no_root_squash");
+    let (mut c, root) = w.root();
+    let (f, _) = c.create(&root, "f", 0o640, true).unwrap();
+    for at in [1 << 63, u64::MAX - 2, u64::MAX] {
+        assert_eq!(c.write(&f, at, b"hello", 0), Err(FBIG), "{at}");
+        assert_eq!(c.write(&f, at, b"hello", 2), Err(FBIG), "{at}");
+        assert_eq!(c.setattr(&f, None, Some(at), None), Err(FBIG), "{at}");
+        assert_eq!(c.read(&f, at, 512 << 10).unwrap(), (Vec::new(), true));
+    }
+    assert_eq!(c.getattr(&f).unwrap().size, 0);
 }
 
 #[test]

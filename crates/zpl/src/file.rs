@@ -238,6 +238,10 @@ impl Zfs {
         if data.is_empty() {
             return Ok(0);
         }
+        // Clients of NFS name any place there is a number for.
+        if !o.append && offset >= MAX_SIZE {
+            return Err(Kind::FileTooBig.into());
+        }
         self.check_quota(f.uid, f.gid, z.extra().projid, false)?;
         let wait = p.sync != SyncMode::Disabled && (o.sync || p.sync == SyncMode::Always);
         let mut done = 0;
@@ -247,7 +251,7 @@ impl Zfs {
                 let i = z.dnode.info();
                 grown_block(i.block_size, i.max_blkid, z.size(), p.recordsize, end).is_some()
             };
-            let end = offset.saturating_add(data.len() as u64);
+            let end = offset.saturating_add(data.len() as u64).min(MAX_SIZE);
             let _g = if o.append || grows(end) {
                 z.range.whole()
             } else {

@@ -164,6 +164,14 @@ fn limits_of_size() {
     let fs = Fs::new();
     let f = fs.file("f", b"");
     let c = Cred::root();
+    // Beyond the end of all numbers, where the first block would be the one that grows.
+    for at in [MAX_SIZE, u64::MAX - 5, u64::MAX] {
+        let o = WriteOpts::default();
+        assert_eq!(
+            kind(fs.zfs.write(&f, at, b"0123456789", o)),
+            Kind::FileTooBig
+        );
+    }
     fs.zfs.truncate(&f, MAX_SIZE, &c).unwrap();
     assert_eq!(fs.zfs.getattr(&f).size, i64::MAX as u64);
     assert_eq!(

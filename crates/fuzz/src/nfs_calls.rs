@@ -57,8 +57,15 @@ fn world() -> base::Result<World> {
         share: Arc::new(share.ok_or(base::Kind::Invalid)?),
         opened: Opened::new(&served, 7)?,
     };
+    let server = Arc::new(Server::new(Box::new(One(export))));
+    // Every world has the file that the handles of good inputs lead to.
+    let mut c = Calls::new(Direct(server.clone()));
+    c.xid = u32::MAX / 2;
+    let root = c.mount("/p").map_err(|_| base::Kind::NotFound)?;
+    c.create(&root, "f", 0o644, true)
+        .map_err(|_| base::Kind::NotFound)?;
     Ok(World {
-        server: Arc::new(Server::new(Box::new(One(export)))),
+        server,
         executions: 0,
         _admin: admin,
     })
@@ -110,8 +117,7 @@ pub fn good() -> Vec<Vec<u8>> {
     let Ok(root) = c.mount("/p") else {
         return Vec::new();
     };
-    let file = c.create(&root, "f", 0o644, true).map(|f| f.0);
-    let file = file.unwrap_or_default();
+    let file = c.lookup(&root, "f").map(|f| f.0).unwrap_or_default();
     let snapshot = c.walk(&root, ".zfs/snapshot/s").map(|s| s.0);
     let snapshot = snapshot.unwrap_or_default();
     let named = |h: &[u8], name: &[u8]| Args::new().bytes(h).bytes(name);
@@ -176,4 +182,21 @@ pub fn good() -> Vec<Vec<u8>> {
     out.push(record(&c.message(MOUNT, 1, &Args::new().bytes(b"/p"))));
     out.push(record(&c.message(MOUNT, 5, &Args::new())));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What good inputs name is there in every world, also in those that are made later.
+    #[test]
+    fn good_handles_lead_to_the_same_file_in_every_world() {
+        let handle = || {
+            let w = world().unwrap();
+            let mut c = Calls::new(Direct(w.server.clone()));
+            let root = c.mount("/p").unwrap();
+            (root.clone(), c.lookup(&root, "f").unwrap().0)
+        };
+        assert_eq!(handle(), handle());
+    }
 }

@@ -110,6 +110,22 @@ fn lines(path: &str, share: &Share, guids: (u64, u64)) -> String {
     out
 }
 
+/// The lines of everything that is shared.
+fn all_lines(admin: &Admin) -> String {
+    let mut text = String::new();
+    for s in share::list(admin) {
+        let ds = &s.mounted.ds;
+        let pool = admin.pools().into_iter().find(|e| {
+            let same = e.mounted(ds.object());
+            same.is_some_and(|m| Arc::ptr_eq(&m, &s.mounted))
+        });
+        let pool = pool.map_or(0, |e| e.pool.guid());
+        let path = s.mounted.path.to_string_lossy();
+        text += &lines(&path, &s.share, (pool, ds.phys().guid));
+    }
+    text
+}
+
 impl KernelServer {
     fn new(admin: Weak<Admin>, folder: &Path, program: &Path) -> Arc<KernelServer> {
         Arc::new(KernelServer {
@@ -145,10 +161,12 @@ impl KernelServer {
         }
     }
 
-    /// Tells the server what is shared, if it was told something else.
-    fn tell(&self, text: String) -> Result<()> {
+    /// Tells the server what is shared, if it was told something else, or somebody else wrote the file. What is shared is
+    /// asked for under the lock: of two who tell at the same time the later one knows of all that the earlier one knew.
+    fn tell(&self, shared: impl FnOnce() -> String) -> Result<()> {
         let mut told = self.told.acquire();
-        if *told == text {
+        let text = shared();
+        if *told == text && self.has(&text) {
             return Ok(());
         }
         self.write(&text).map_err(|e| {
@@ -170,6 +188,14 @@ impl KernelServer {
         }
         *told = text;
         Ok(())
+    }
+
+    /// Whether the file says this. One that is not there says nothing.
+    fn has(&self, text: &str) -> bool {
+        match fs::read_to_string(self.folder.join(FILE)) {
+            Ok(found) => found.strip_prefix(HEAD) == Some(text),
+            Err(e) => text.is_empty() && e.kind() == std::io::ErrorKind::NotFound,
+        }
     }
 
     /// Writes the file, whole or not at all.
@@ -195,18 +221,7 @@ impl Sharer for KernelServer {
         let Some(admin) = self.admin.upgrade() else {
             return Ok(());
         };
-        let mut text = String::new();
-        for s in share::list(&admin) {
-            let ds = &s.mounted.ds;
-            let pool = admin.pools().into_iter().find(|e| {
-                let same = e.mounted(ds.object());
-                same.is_some_and(|m| Arc::ptr_eq(&m, &s.mounted))
-            });
-            let pool = pool.map_or(0, |e| e.pool.guid());
-            let path = s.mounted.path.to_string_lossy();
-            text += &lines(&path, &s.share, (pool, ds.phys().guid));
-        }
-        self.tell(text)
+        self.tell(|| all_lines(&admin))
     }
 
     fn will_change(&self) {
@@ -234,12 +249,13 @@ mod tests {
             format!("/tank/a\\040b *(sec=sys,rw,crossmnt,no_subtree_check,mountpoint,{fsid})\n")
         );
         let text =
-            "sec=krb5:sys,rw=@10.0.0.0/8,ro=box:[fe80::1],anon=5,no_root_squash,nosub,fsid=7";
+            "sec=krb5:sys,rw=@10.0.0.0/8,ro=box:[fe80::1]:[2::3]/128,anon=5,no_root_squash,nosub,fsid=7";
         assert_eq!(
             lines("/t", &share(text), guids),
             "/t 10.0.0.0/8(sec=krb5:sys,rw,mountpoint,anonuid=5,no_root_squash,subtree_check,fsid=7)\n\
              /t box(sec=krb5:sys,ro,mountpoint,anonuid=5,no_root_squash,subtree_check,fsid=7)\n\
-             /t fe80::1(sec=krb5:sys,ro,mountpoint,anonuid=5,no_root_squash,subtree_check,fsid=7)\n"
+             /t fe80::1(sec=krb5:sys,ro,mountpoint,anonuid=5,no_root_squash,subtree_check,fsid=7)\n\
+             /t 2::3/128(sec=krb5:sys,ro,mountpoint,anonuid=5,no_root_squash,subtree_check,fsid=7)\n"
         );
     }
 
@@ -253,18 +269,75 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let server = KernelServer::new(Weak::new(), &dir.path().join("exports.d"), &program);
         // Nothing was shared, and nothing is: the file is not made.
-        server.tell(String::new()).unwrap();
+        server.tell(String::new).unwrap();
         assert!(!dir.path().join("exports.d").exists());
-        server.tell("/t *(rw)\n".into()).unwrap();
-        server.tell("/t *(rw)\n".into()).unwrap();
+        server.tell(|| "/t *(rw)\n".into()).unwrap();
+        server.tell(|| "/t *(rw)\n".into()).unwrap();
         let file = dir.path().join("exports.d/zfs.exports");
         let text = || fs::read_to_string(&file).unwrap();
         assert!(text().ends_with("\n/t *(rw)\n"));
-        server.tell(String::new()).unwrap();
+        server.tell(String::new).unwrap();
         assert_eq!(text(), HEAD);
         assert_eq!(fs::read_to_string(&log).unwrap(), "-ra\n-ra\n");
         fs::write(&program, "#!/bin/sh\necho no such host >&2\nexit 1\n").unwrap();
-        let e = server.tell("/t x(rw)\n".into()).unwrap_err().to_string();
+        let e = server.tell(|| "/t x(rw)\n".into()).unwrap_err().to_string();
         assert!(e.contains("-ra: no such host"), "{e}");
+    }
+
+    /// A server whose exportfs only notes that it was called.
+    fn noting(dir: &Path) -> Arc<KernelServer> {
+        let program = dir.join("exportfs");
+        let script = format!("#!/bin/sh\necho \"$@\" >>'{}'\n", dir.join("log").display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        KernelServer::new(Weak::new(), dir, &program)
+    }
+
+    /// `zfs share -a` puts right what somebody else wrote, and a new daemon what an old one left.
+    #[test]
+    fn a_file_that_somebody_else_wrote_is_written_anew() {
+        let dir = testkit::TempDir::new("exports-other").unwrap();
+        let server = noting(dir.path());
+        let file = dir.path().join(FILE);
+        let line = || "/t *(rw)\n".to_string();
+        for other in ["/old *(rw)\n", ""] {
+            fs::write(&file, other).unwrap();
+            server.tell(line).unwrap();
+            assert_eq!(
+                fs::read_to_string(&file).unwrap(),
+                format!("{HEAD}{}", line())
+            );
+        }
+        fs::remove_file(&file).unwrap();
+        server.tell(line).unwrap();
+        assert!(server.has(&line()));
+        let next = noting(dir.path());
+        next.tell(String::new).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), HEAD);
+        assert_eq!(
+            fs::read_to_string(dir.path().join("log")).unwrap(),
+            "-ra\n".repeat(4)
+        );
+    }
+
+    /// Of several who share and unshare at the same time, nobody writes what another one has changed since.
+    #[test]
+    fn the_file_says_what_was_shared_last() {
+        let dir = testkit::TempDir::new("exports-race").unwrap();
+        let server = noting(dir.path());
+        let shared = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    for _ in 0..5 {
+                        shared.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        let text =
+                            || format!("{}\n", shared.load(std::sync::atomic::Ordering::SeqCst));
+                        server.tell(text).unwrap();
+                    }
+                });
+            }
+        });
+        assert!(server.has("40\n"));
     }
 }

@@ -5,7 +5,7 @@ use admin::shares::options::{Client, Rule, Share};
 use base::sync::{MutexExt, ReadGuard, RwLockExt};
 use base::{bail, Kind, Result};
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -162,14 +162,16 @@ fn closeness(rule: &Rule, address: IpAddr, names: &Names) -> Option<u32> {
         Client::Any => Some(0),
         Client::Net(net, bits) => match (plain(*net), address) {
             (IpAddr::V4(net), IpAddr::V4(a)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(*bits)).unwrap_or(0);
+                let bits = u32::from(bits.unwrap_or(32));
+                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
                 let same = net.to_bits() & mask == a.to_bits() & mask;
-                same.then_some(u32::from(*bits) + 96)
+                same.then_some(bits + 96)
             }
             (IpAddr::V6(net), IpAddr::V6(a)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(*bits)).unwrap_or(0);
+                let bits = u32::from(bits.unwrap_or(128));
+                let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
                 let same = net.to_bits() & mask == a.to_bits() & mask;
-                same.then_some(u32::from(*bits))
+                same.then_some(bits)
             }
             _ => None,
         },
@@ -243,10 +245,8 @@ pub fn check(share: &Share) -> Result<()> {
 pub fn group(rule: &Rule) -> String {
     match &rule.client {
         Client::Any => "*".into(),
-        Client::Net(IpAddr::V4(a), 32) => a.to_string(),
-        Client::Net(IpAddr::V6(a), 128) => a.to_string(),
-        Client::Net(IpAddr::V4(a), n) => format!("{}/{n}", Ipv4Addr::from_bits(a.to_bits())),
-        Client::Net(IpAddr::V6(a), n) => format!("{}/{n}", Ipv6Addr::from_bits(a.to_bits())),
+        Client::Net(a, None) => a.to_string(),
+        Client::Net(a, Some(n)) => format!("{a}/{n}"),
         Client::Name(name) | Client::Pattern(name) => name.clone(),
         Client::Group(name) => format!("@{name}"),
     }

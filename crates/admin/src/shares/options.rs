@@ -67,8 +67,8 @@ const FLAVORS: [&str; 6] = ["sys", "none", "krb5", "krb5i", "krb5p", "dh"];
 pub enum Client {
     /// Everybody.
     Any,
-    /// Addresses that begin with so many bits.
-    Net(IpAddr, u8),
+    /// Addresses that begin with so many bits; one address where none are given.
+    Net(IpAddr, Option<u8>),
     /// A host by its name.
     Name(String),
     /// Hosts whose names fit.
@@ -263,7 +263,7 @@ fn client(text: &str) -> Result<Client> {
     if let Some(address) = address {
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
-            None => Some(most),
+            None => return Ok(Client::Net(address, None)),
             Some(text) => text
                 .parse()
                 .ok()
@@ -271,7 +271,7 @@ fn client(text: &str) -> Result<Client> {
                 .or_else(|| mask(text)),
         };
         return match bits {
-            Some(bits) => Ok(Client::Net(address, bits)),
+            Some(bits) => Ok(Client::Net(address, Some(bits))),
             None => bail!(Invalid, "'{text}' is no network"),
         };
     }
@@ -320,7 +320,7 @@ mod tests {
         let s = share(
             "rw=@192.168.0.0/24:[2001:db8::]/32:box.example.com,ro=10.0.0.7:@10.1.0.0/255.255.0.0",
         );
-        let net = |a: &str, n| Client::Net(a.parse().unwrap(), n);
+        let net = |a: &str, n: u8| Client::Net(a.parse().unwrap(), (n > 0).then_some(n));
         let clients: Vec<_> = s
             .rules
             .iter()
@@ -332,7 +332,7 @@ mod tests {
                 (net("192.168.0.0", 24), false),
                 (net("2001:db8::", 32), false),
                 (Client::Name("box.example.com".into()), false),
-                (net("10.0.0.7", 32), true),
+                (net("10.0.0.7", 0), true),
                 (net("10.1.0.0", 16), true),
             ]
         );

@@ -10,6 +10,7 @@ mod machine;
 mod markdown;
 mod measure;
 mod micro;
+mod nfs;
 mod options;
 mod plot;
 mod postmark;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Some("micro") => micro::run(&args[1..]),
         Some("growth") => growth::run(&args[1..]),
         Some("scans") => scans::run(&args[1..]),
+        Some("nfs") => nfs::run(&args[1..]),
         Some("list") => {
             print!("{}", rows::list());
             Ok(true)

@@ -24,6 +24,7 @@ usage: cargo xtask bench [OPTION]...
        cargo xtask bench micro      parts of the engine by themselves (--help)
        cargo xtask bench growth     how costs grow with numbers and sizes (--help)
        cargo xtask bench scans      scrub, resilver, rebuild; pgbench beside a scrub (--help)
+       cargo xtask bench nfs        our NFS server beside Ganesha over ext4 (--help)
   --quick            small sizes, done within ten minutes (the default)
   --full             sizes that mean something, three rounds; hours
   --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off, which is the default; also

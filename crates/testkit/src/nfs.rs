@@ -40,13 +40,18 @@ impl Tcp {
 
     /// Takes a record.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
-        let mut head = [0; 4];
-        self.0.read_exact(&mut head).ok()?;
-        let head = u32::from_be_bytes(head);
-        assert!(head >> 31 == 1, "replies come in one fragment");
-        let mut reply = vec![0; (head & 0x7fff_ffff) as usize];
-        self.0.read_exact(&mut reply).ok()?;
-        Some(reply)
+        let mut reply = Vec::new();
+        loop {
+            let mut head = [0; 4];
+            self.0.read_exact(&mut head).ok()?;
+            let head = u32::from_be_bytes(head);
+            let at = reply.len();
+            reply.resize(at + (head & 0x7fff_ffff) as usize, 0);
+            self.0.read_exact(&mut reply[at..]).ok()?;
+            if head >> 31 == 1 {
+                return Some(reply);
+            }
+        }
     }
 }
 

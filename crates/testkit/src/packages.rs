@@ -25,17 +25,20 @@ pub enum Set {
     AutoSnapshot,
     /// The Perl modules that znapzend needs.
     Mojolicious,
+    /// The NFS server Ganesha, and the port mapper without which it does not begin.
+    Ganesha,
 }
 
 impl Set {
     /// All sets.
-    pub const ALL: [Set; 6] = [
+    pub const ALL: [Set; 7] = [
         Set::OpenZfs,
         Set::Ztest,
         Set::ZfsFuse,
         Set::Sanoid,
         Set::AutoSnapshot,
         Set::Mojolicious,
+        Set::Ganesha,
     ];
 
     /// Name of the folder in the cache, and on the command line.
@@ -47,6 +50,7 @@ impl Set {
             Set::Sanoid => "sanoid",
             Set::AutoSnapshot => "zfs-auto-snapshot",
             Set::Mojolicious => "mojolicious",
+            Set::Ganesha => "ganesha",
         }
     }
 
@@ -58,6 +62,7 @@ impl Set {
             Set::Sanoid => "sanoid",
             Set::AutoSnapshot => "zfs-auto-snapshot",
             Set::Mojolicious => "libmojolicious-perl",
+            Set::Ganesha => "nfs-ganesha",
         }
     }
 
@@ -76,6 +81,17 @@ impl Set {
             }
             Set::Ztest | Set::AutoSnapshot => false,
             Set::Mojolicious => false,
+            Set::Ganesha => {
+                let own = [
+                    "libntirpc",
+                    "liburcu",
+                    "libwbclient",
+                    "libnfsidmap",
+                    "libdbus",
+                    "rpcbind",
+                ];
+                own.iter().any(|w| dependency.starts_with(w))
+            }
             Set::Sanoid => matches!(
                 dependency,
                 "libconfig-inifiles-perl" | "libcapture-tiny-perl"
@@ -88,6 +104,7 @@ impl Set {
     fn also(self) -> &'static [&'static str] {
         match self {
             Set::Mojolicious => &["librole-tiny-perl"],
+            Set::Ganesha => &["nfs-ganesha-vfs", "libtirpc3", "libwrap0"],
             _ => &[],
         }
     }
@@ -100,6 +117,7 @@ impl Set {
             Set::Sanoid => &["sanoid", "syncoid"],
             Set::AutoSnapshot => &["zfs-auto-snapshot"],
             Set::Mojolicious => &["mojo"],
+            Set::Ganesha => &["ganesha.nfsd", "rpcbind"],
         }
     }
 }

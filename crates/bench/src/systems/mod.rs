@@ -1,6 +1,6 @@
 //! The file systems that are compared, each made afresh on the same device.
 
-mod kernel;
+pub mod kernel;
 mod old;
 pub mod ours;
 mod passthrough;

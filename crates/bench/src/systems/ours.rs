@@ -26,6 +26,8 @@ pub struct Ours {
     dir: TempDir,
     mnt: PathBuf,
     daemon: Option<Child>,
+    /// Options of the daemon beside those that every one has.
+    pub options: Vec<String>,
 }
 
 impl Ours {
@@ -46,6 +48,7 @@ impl Ours {
             dir,
             mnt,
             daemon: None,
+            options: Vec::new(),
         })
     }
 
@@ -69,6 +72,7 @@ impl Ours {
         let log = File::create(self.dir.path().join("log"))?;
         let mut c = self.own("zfs-fuse");
         c.arg("--no-daemon")
+            .args(&self.options)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);

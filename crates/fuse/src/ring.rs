@@ -2,12 +2,18 @@
 //! command that answers it fetches the next one, so one system call serves one request.
 //!
 //! The kernel has a queue per core, and a request goes to the queue of the core its caller runs on.
-//! A queue holds entries, each with a buffer, and belongs to the thread that has put the entry
-//! there: no other can take its requests. So here an entry is a thread. The kernel gives a request
+//! A queue holds entries, each with a buffer. A request comes to the thread that has put its entry
+//! there or has answered by it last, and to no other. So here an entry is a thread. The kernel gives a request
 //! to the entry that was answered last, so the thread that is warm goes on, and one that waits for
 //! a disk holds up nobody as long as its queue has another free one. A queue begins with a few;
 //! [`WorkerPool`] adds more as it does for the device, but none ends before the session, since an entry
 //! cannot be taken back.
+//!
+//! One thread puts the first entries of a queue there, all with one system call on the core of the queue. While it has
+//! several, it gives each away with the first request that comes by it, to a new thread, which answers and keeps the entry.
+//! So a thread that serves has one entry, and a mount that nobody uses has one thread for each queue.
+//! That is not for the threads' sake alone. The kernel begins to use the queues when each of them has an entry. If the others
+//! of the last queue came later, requests that came in between would wait behind the one that the single entry had.
 //!
 //! Requests that came when a queue had no free entry wait for one to be answered: the kernel does
 //! not look at them when it gets a new entry. So a new thread has it send a request of its own
@@ -52,9 +58,9 @@ use crate::types::Errno;
 use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-/// First threads of all queues of all mounts of this process; mounts beyond use the device.
+/// First entries of all queues of all mounts of this process; mounts beyond use the device.
 const MOST_FIRST: usize = 256;
-/// Threads a queue begins with, if the configuration allows as many.
+/// Entries a queue begins with, if the configuration allows as many threads.
 const FIRST_OF_QUEUE: usize = 4;
 
 /// How often, and how many times, it is looked whether the kernel has a new entry.
@@ -148,7 +154,9 @@ pub(crate) struct Ring<F: ?Sized> {
     pools: Vec<WorkerPool>,
     /// How many entries of each lane the kernel has.
     ready: Vec<AtomicUsize>,
-    /// Threads each lane begins with.
+    /// How many of them have no thread of their own yet.
+    spare: Vec<AtomicUsize>,
+    /// Entries that the queue of each lane begins with.
     first: usize,
     /// Most threads beside those.
     threads: usize,
@@ -197,6 +205,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
         worker_pool::ready_sentinel();
         let ring = Arc::new(Ring {
             ready: queues.iter().map(|_| AtomicUsize::new(0)).collect(),
+            spare: queues.iter().map(|_| (first - 1).into()).collect(),
             first,
             file: AtomicU64::new(0),
             fs: fs.clone(),
@@ -215,19 +224,15 @@ impl<F: Filesystem + ?Sized> Starting<F> {
             go: Vec::new(),
         };
         let (tell, told) = channel();
-        for n in 0..starting.ring.queues.len() * first {
-            let index = n / first;
+        for index in 0..starting.ring.queues.len() {
             let (go, word) = channel();
             let lane = Lane {
                 ring: starting.ring.clone(),
                 index,
             };
+            let tell = tell.clone();
             Arc::new(lane)
-                .spawn(Start::First(First {
-                    lead: n % first == 0,
-                    tell: tell.clone(),
-                    word,
-                }))
+                .spawn(Start::First(First { tell, word }))
                 .map_err(|e| format!("no thread: {}", io_text(&e)))?;
             starting.go.push(go);
         }
@@ -252,7 +257,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
     /// for each queue. What comes to a queue before its other entries are there waits for an
     /// answer; so all queues are complete before the first one gets any.
     pub fn go(self) -> Arc<Ring<F>> {
-        let (last, others) = self.go.split_at(self.ring.first.min(self.go.len()));
+        let (last, others) = self.go.split_at(1.min(self.go.len()));
         let say = |go: &Sender<()>| {
             // Whose thread has ended needs no word.
             let _ = go.send(());
@@ -260,7 +265,7 @@ impl<F: Filesystem + ?Sized> Starting<F> {
         others.iter().for_each(say);
         let ready = &self.ring.ready[1..];
         for _ in 0..COMPLETE {
-            if ready.iter().map(|r| r.load(SeqCst)).sum::<usize>() >= others.len() {
+            if ready.iter().all(|r| r.load(SeqCst) > 0) {
                 break;
             }
             std::thread::sleep(LOOK);
@@ -271,6 +276,11 @@ impl<F: Filesystem + ?Sized> Starting<F> {
 }
 
 impl<F: ?Sized> Ring<F> {
+    /// Threads of a lane, those included that entries are still to get.
+    fn threads_of(&self, lane: usize) -> usize {
+        self.pools[lane].awake() + self.spare[lane].load(SeqCst)
+    }
+
     /// Whether requests come this way.
     pub fn carries(&self) -> bool {
         !self.failed.load(SeqCst)
@@ -278,8 +288,6 @@ impl<F: ?Sized> Ring<F> {
 }
 
 struct First {
-    /// The one on whom all queues of the lane depend.
-    lead: bool,
     tell: Sender<io::Result<()>>,
     word: Receiver<()>,
 }
@@ -292,6 +300,27 @@ enum Start {
     Further,
     /// With the entry of a thread that waits.
     Instead(Arc<Serving>, Arc<Slot>),
+    /// With an entry and the request that is in it. Says when it can answer.
+    Given(Arc<Slot>, Sender<()>),
+}
+
+/// What a thread begins to serve with.
+struct Beginning {
+    engine: Engine,
+    /// All queues of the lane depend on this thread.
+    lead: bool,
+    /// There is a request in the first entry.
+    request: bool,
+}
+
+impl Beginning {
+    fn with(engine: Engine) -> Beginning {
+        Beginning {
+            engine,
+            lead: false,
+            request: false,
+        }
+    }
 }
 
 /// Queues that have their threads in common; as a rule one.
@@ -306,7 +335,9 @@ impl<F: Filesystem + ?Sized> Watched for Lane<F> {
     }
 
     fn reinforce(self: Arc<Self>) {
-        let all: usize = self.ring.pools.iter().map(WorkerPool::awake).sum();
+        let all: usize = (0..self.ring.queues.len())
+            .map(|i| self.ring.threads_of(i))
+            .sum();
         let most = self.ring.queues.len() * self.ring.first + self.ring.threads;
         if self.workers().may_grow() && all < most + self.workers().lent() {
             // Failing to start a thread only means less parallelism.
@@ -320,7 +351,9 @@ impl<F: Filesystem + ?Sized> Watched for Lane<F> {
             if self.ring.ready[self.index].load(SeqCst) > lent {
                 return;
             }
-            if self.workers().awake() <= lent && self.clone().spawn(Start::Further).is_err() {
+            if self.ring.threads_of(self.index) <= lent
+                && self.clone().spawn(Start::Further).is_err()
+            {
                 return;
             }
             std::thread::sleep(LOOK);
@@ -382,10 +415,29 @@ impl<F: Filesystem + ?Sized> Lane<F> {
             nodeid: node,
             ..Default::default()
         };
-        let _ = sys::bind_to_core(self.ring.queues[self.index][0] as usize);
         // The file may be gone and the session about to end.
-        let _ = crate::notify::send(device, abi::notify::RETRIEVE, &[head.as_bytes()]);
-        let _ = sys::bind_to(&self.ring.home);
+        let _ =
+            self.at_home(|| crate::notify::send(device, abi::notify::RETRIEVE, &[head.as_bytes()]));
+    }
+
+    /// The same by a thread of its own. Where the kernel is just letting the file go it waits for the file's requests, one of
+    /// which may have come to the entry of the calling thread.
+    fn have_those_called_that_wait(self: &Arc<Self>) {
+        let (lane, shared) = (self.clone(), self.ring.shared.clone());
+        shared.lock().total += 1;
+        let call = move || {
+            let shared = lane.ring.shared.clone();
+            if let Some(device) = lane.ring.device.upgrade() {
+                lane.call_those_that_wait(&device);
+            }
+            drop(lane);
+            shared.left();
+        };
+        let started = std::thread::Builder::new().name("fuse-call".into());
+        if started.spawn(call).is_err() {
+            // They wait for an answer to another request.
+            shared.lock().total -= 1;
+        }
     }
 
     /// Has a new thread take over the entry of one that waits; whether it was started.
@@ -404,37 +456,53 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         started
     }
 
-    /// The engine of a new thread: with entries of its own, or with one taken over. None: there is nothing to serve.
-    fn engine(
-        self: &Arc<Self>,
-        device: &File,
-        start: Start,
-        lead: bool,
-    ) -> io::Result<Option<Engine>> {
+    /// Has a new thread serve the request in an entry and go on with the entry; whether it does.
+    fn give_away(self: &Arc<Self>, slot: &Arc<Slot>) -> bool {
+        let (tell, told) = channel();
+        let started = self.clone().spawn(Start::Given(slot.clone(), tell));
+        let given = started.is_ok() && told.recv().is_ok();
+        if given {
+            let less = |n: usize| n.checked_sub(1);
+            // Those of absent cores are not counted.
+            let _ = self.ring.spare[self.index].fetch_update(SeqCst, SeqCst, less);
+        }
+        given
+    }
+
+    /// Does something on the core of this lane's queue, if it may run there.
+    fn at_home<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Not for good: a thread that is started here may run anywhere.
+        let _ = sys::bind_to_core(self.ring.queues[self.index][0] as usize);
+        let done = work();
+        let _ = sys::bind_to(&self.ring.home);
+        done
+    }
+
+    /// What a new thread begins with: entries of its own, or one taken over. None: there is nothing to serve.
+    fn begin(self: &Arc<Self>, device: &File, start: Start) -> io::Result<Option<Beginning>> {
         let ring = &*self.ring;
         let queues = &ring.queues[self.index];
-        // Others have an entry in the queue of the core, which is the first.
-        let mine = if lead { &queues[..] } else { &queues[..1] };
-        let slots = || {
-            mine.iter()
-                .map(|q| Ok(Arc::new(Slot::new(*q, ring.payload)?)))
+        let own = |queues: &mut dyn Iterator<Item = &u16>| {
+            let slots = queues.map(|q| Ok(Arc::new(Slot::new(*q, ring.payload)?)));
+            Engine::new(device, slots.collect::<io::Result<Vec<_>>>()?)
         };
-        let own = || Engine::new(device, slots().collect::<io::Result<Vec<_>>>()?);
         match start {
             Start::Further => {
                 // Less parallelism, and no reason to end the session.
-                let Ok(mut engine) = own() else {
+                let Ok(mut engine) = own(&mut queues.iter().take(1)) else {
                     return Ok(None);
                 };
                 engine.register(0);
                 // A failure comes as a completion, too.
                 let _ = engine.uring.submit();
                 ring.ready[self.index].fetch_add(1, SeqCst);
-                self.call_those_that_wait(device);
-                Ok(Some(engine))
+                self.have_those_called_that_wait();
+                Ok(Some(Beginning::with(engine)))
             }
             Start::First(first) => {
-                let mut engine = match own() {
+                // The queue of the core is the first.
+                let more = queues.iter().take(1).cycle().take(ring.first - 1);
+                let mut engine = match own(&mut queues.iter().chain(more)) {
                     Ok(engine) => engine,
                     Err(e) => {
                         let _ = first.tell.send(Err(e));
@@ -447,9 +515,24 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 }
                 (0..engine.entries.len()).for_each(|i| engine.register(i));
                 // A failure comes as a completion.
-                let _ = engine.uring.submit();
-                ring.ready[self.index].fetch_add(1, SeqCst);
-                Ok(Some(engine))
+                let _ = self.at_home(|| engine.uring.submit());
+                ring.ready[self.index].fetch_add(ring.first, SeqCst);
+                Ok(Some(Beginning {
+                    lead: true,
+                    ..Beginning::with(engine)
+                }))
+            }
+            Start::Given(slot, tell) => {
+                // Without an engine nothing is told, and the one who has the entry serves the request.
+                let Ok(mut engine) = Engine::new(device, vec![slot]) else {
+                    return Ok(None);
+                };
+                engine.entries[0].taken = true;
+                let _ = tell.send(());
+                Ok(Some(Beginning {
+                    request: true,
+                    ..Beginning::with(engine)
+                }))
             }
             Start::Instead(serving, slot) => {
                 let engine = Engine::new(device, vec![slot]);
@@ -462,7 +545,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                 };
                 engine.entries[0].taken = true;
                 engine.answer(0, unique, negative(Errno(libc::EINTR)), 0);
-                Ok(Some(engine))
+                Ok(Some(Beginning::with(engine)))
             }
         }
     }
@@ -497,17 +580,16 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         let Some(device) = self.ring.device.upgrade() else {
             return Ok(());
         };
-        let lead = matches!(&start, Start::First(f) if f.lead);
-        let Some(engine) = self.engine(&device, start, lead)? else {
+        let Some(beginning) = self.begin(&device, start)? else {
             return Ok(());
         };
-        let servings = self.servings(&engine);
+        let servings = self.servings(&beginning.engine);
         self.ring
             .shared
             .lock()
             .serving
             .extend(servings.iter().cloned());
-        let outcome = self.serve_on(engine, &servings, lead, reading);
+        let outcome = self.serve_on(beginning, &servings, reading);
         let mut state = self.ring.shared.lock();
         let mine = |s: &Arc<Serving>| servings.iter().any(|m| Arc::ptr_eq(m, s));
         state.serving.retain(|s| !mine(s));
@@ -516,11 +598,15 @@ impl<F: Filesystem + ?Sized> Lane<F> {
 
     fn serve_on(
         self: &Arc<Self>,
-        mut engine: Engine,
+        beginning: Beginning,
         servings: &[Arc<Serving>],
-        lead: bool,
         reading: &AtomicBool,
     ) -> io::Result<()> {
+        let Beginning {
+            mut engine,
+            lead,
+            request,
+        } = beginning;
         let ring = &*self.ring;
         let agreed = ring.shared.agreed.get().copied().unwrap_or_default();
         let mut scratch = Scratch::new();
@@ -529,8 +615,13 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         let mut pace = Pace::default();
         let mut idle_since = worker_pool::now();
         let mut refused = 0;
+        let mut there = request.then(|| vec![(0, 0)]);
         loop {
-            let Some(done) = engine.wait(&ring.shared, reading)? else {
+            let done = match there.take() {
+                Some(done) => Some(done),
+                None => engine.wait(&ring.shared, reading)?,
+            };
+            let Some(done) = done else {
                 return Ok(());
             };
             for (i, result) in done {
@@ -560,6 +651,10 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                     e => return Err(io::Error::from_raw_os_error(e)),
                 }
                 engine.entries[i].taken = true;
+                if engine.alive > 1 && self.give_away(&engine.entries[i].slot) {
+                    engine.alive -= 1;
+                    continue;
+                }
                 let began = worker_pool::now();
                 let (slot, serving) = (&*engine.entries[i].slot, &servings[i]);
                 let request = slot.request();

@@ -487,10 +487,6 @@ fn a_waiting_request_does_not_stop_the_others() {
     if !can_mount() {
         return;
     }
-    if common::over_uring() && std::env::var_os("ZFS_FUSE_TEST_URING").is_none() {
-        eprintln!("skipped: an open finding (docs/testing.md); ZFS_FUSE_TEST_URING=1 runs it");
-        return;
-    }
     // So many are served at once whatever they are and wherever they come from.
     let n = if common::over_uring() { 3 } else { 8 };
     for announce in [false, true] {
@@ -521,6 +517,20 @@ fn a_waiting_request_does_not_stop_the_others() {
         fs::remove_dir(&dir).unwrap();
         assert_eq!(errs, vec![Some(libc::ENOENT); n]);
     }
+}
+
+#[test]
+fn a_queue_has_one_thread_until_requests_wait() {
+    if !can_mount() || !common::over_uring() {
+        return;
+    }
+    let t = common::TestMount::new("idle");
+    let queues = std::thread::available_parallelism().unwrap().get();
+    fs::metadata(&t.dir).unwrap();
+    // One for each queue and one for the device, and whoever took the first request of a queue.
+    let now = t.handle.threads();
+    assert!((queues + 1..=2 * queues + 1).contains(&now), "{now}");
+    t.finish();
 }
 
 /// A file whose read at page N < 8 comes back when N + 4 reads of later pages have.

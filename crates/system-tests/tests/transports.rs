@@ -105,9 +105,5 @@ fn over_the_device() {
 
 #[test]
 fn over_io_uring() {
-    if std::env::var_os("ZFS_FUSE_TEST_URING").is_none() {
-        eprintln!("skipped: an open finding (docs/testing.md); ZFS_FUSE_TEST_URING=1 runs it");
-        return;
-    }
     mixed_load("uring", "io_uring");
 }

@@ -88,8 +88,11 @@ impl Written {
     }
 
     /// Takes everything that was written before the call. The kernel's cache stays as far as it
-    /// can; for the mounts of ordinary users the cached pages of files open for writing go.
+    /// can; for the mounts of ordinary users the cached pages of files open for writing go. Of files that
+    /// were removed, and that nobody has open, nothing is left.
     pub fn take(&self) -> Result<(), Left> {
+        // One that the kernel has just let go of may stay a moment longer, which harms nobody.
+        self.notifier.collect_forgets();
         self.take_within(Pages::Keep, STALL)
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::sync::MutexExt;
 
 use crate::config::Negotiated;
+use crate::forgets::Forgets;
 use crate::interrupt::Serving;
 use crate::request_counts::{RequestCounts, Requests};
 use crate::sys;
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub agreed: OnceLock<Negotiated>,
     pub carried: OnceLock<Carried>,
     pub requests: RequestCounts,
+    pub forgets: Forgets,
 }
 
 impl Shared {

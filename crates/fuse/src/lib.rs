@@ -28,6 +28,7 @@ mod config;
 mod cpu_latency;
 mod dispatch;
 mod file_table;
+mod forgets;
 mod fs;
 mod handle;
 pub mod holders;

@@ -9,16 +9,20 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use zerocopy::IntoBytes;
 
 use crate::abi::{self, notify, OutHeader};
+use crate::handle::Shared;
 
 /// Sends notifications on a connection. Every method returns whether the kernel had something to
 /// change: `false` if it knew nothing about the node or name, or the session is over.
 #[derive(Clone)]
-pub struct Notifier(Weak<File>);
+pub struct Notifier {
+    device: Weak<File>,
+    shared: Arc<Shared>,
+}
 
 /// Sends a notification; whether it concerned anything.
 pub(crate) fn send(mut device: &File, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
@@ -43,17 +47,28 @@ pub(crate) fn send(mut device: &File, code: i32, parts: &[&[u8]]) -> io::Result<
 }
 
 impl Notifier {
-    pub(crate) fn new(device: Weak<File>) -> Notifier {
-        Notifier(device)
+    pub(crate) fn new(device: Weak<File>, shared: Arc<Shared>) -> Notifier {
+        Notifier { device, shared }
     }
 
     /// The connection, while it is served.
-    pub(crate) fn device(&self) -> Option<std::sync::Arc<File>> {
-        self.0.upgrade()
+    pub(crate) fn device(&self) -> Option<Arc<File>> {
+        self.device.upgrade()
+    }
+
+    /// Waits until [`crate::Filesystem::forget`] was called for all that the kernel has forgotten so far; whether it was,
+    /// within some seconds. Over the device they are not waited for: there they are read as they come. Not to be called by
+    /// a thread that serves requests, nor with a lock that one waits for.
+    pub fn collect_forgets(&self) -> bool {
+        let over_ring = self.shared.carried.get().is_some_and(|c| c.uring);
+        match self.device.upgrade().filter(|_| over_ring) {
+            Some(device) => self.shared.forgets.wait(&device),
+            None => true,
+        }
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> io::Result<bool> {
-        match self.0.upgrade() {
+        match self.device.upgrade() {
             Some(device) => send(&device, code, parts),
             None => Ok(false),
         }

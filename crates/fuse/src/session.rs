@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use base::{io_text, Error, Kind};
 use zerocopy::{FromBytes, IntoBytes};
@@ -25,9 +24,6 @@ use crate::ring::{wants_uring, Ring, Starting};
 use crate::sys::{self, PAGE};
 use crate::types::Errno;
 use crate::worker_pool::{self, Pace, Watched, WorkerPool};
-
-/// How long FORGETs are left to gather where all else goes over the ring.
-const FORGETS: Duration = Duration::from_millis(5);
 
 /// A file system being served on a connection.
 pub struct Session<F: ?Sized> {
@@ -64,7 +60,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
 
     /// To tell the kernel about changes made beside the mount. It does not keep the session alive.
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::downgrade(&self.device))
+        Notifier::new(Arc::downgrade(&self.device), self.shared.clone())
     }
 
     /// Serves until the file system is unmounted, aborted or stopped.
@@ -435,11 +431,19 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         let mut idle_since = worker_pool::now();
         loop {
             spin.spin(device);
+            // Where nothing but FORGETs comes this way.
+            let over_ring = self.ring.as_ref().is_some_and(|r| r.carries());
+            let turn = over_ring.then(|| {
+                reading.store(true, SeqCst);
+                shared.forgets.turn(device)
+            });
+            let (alone, turn) = turn.unzip();
             match next(device, &mut buf, shared, reading) {
                 Next::Request => {}
                 Next::End(e) => return Ok(Some(e)),
                 Next::Failed(e) => return Err(e),
             }
+            drop(alone);
             let Some(msg) = buf.message() else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
@@ -471,9 +475,9 @@ impl<F: Filesystem + ?Sized> Pool<F> {
                 return Ok(None);
             }
             let forget = matches!(msg.head.opcode, op::FORGET | op::BATCH_FORGET);
-            if forget && self.ring.as_ref().is_some_and(|r| r.carries()) {
-                // Nothing else comes this way, and nobody waits for it: many at once then.
-                std::thread::sleep(FORGETS);
+            drop(turn);
+            if forget && over_ring {
+                shared.forgets.pause();
             }
         }
     }

@@ -519,43 +519,6 @@ fn a_waiting_request_does_not_stop_the_others() {
     }
 }
 
-/// Over io_uring FORGETs are left to gather, but not while somebody needs to know what is gone.
-#[test]
-fn what_the_kernel_has_let_go_of_is_forgotten_when_that_is_waited_for() {
-    if !can_mount() || !common::over_uring() {
-        return;
-    }
-    let t = common::TestMount::new("forgotten");
-    fs::read_dir(&t.dir).unwrap().count();
-    let (nodes, _) = t.fs.usage();
-    for round in 0..100 {
-        for name in ["a", "b", "c"] {
-            std::os::unix::fs::symlink("to", t.path(name)).unwrap();
-        }
-        assert_eq!(t.fs.usage().0, nodes + 3);
-        for name in ["a", "b", "c"] {
-            fs::remove_file(t.path(name)).unwrap();
-        }
-        assert!(t.notifier.collect_forgets());
-        assert_eq!(t.fs.usage().0, nodes, "round {round}");
-    }
-    t.finish();
-}
-
-#[test]
-fn a_queue_has_one_thread_until_requests_wait() {
-    if !can_mount() || !common::over_uring() {
-        return;
-    }
-    let t = common::TestMount::new("idle");
-    let queues = std::thread::available_parallelism().unwrap().get();
-    fs::metadata(&t.dir).unwrap();
-    // One for each queue and one for the device, and whoever took the first request of a queue.
-    let now = t.handle.threads();
-    assert!((queues + 1..=2 * queues + 1).contains(&now), "{now}");
-    t.finish();
-}
-
 /// A file whose read at page N < 8 comes back when N + 4 reads of later pages have.
 #[derive(Default)]
 struct StuckFile(Stuck);

@@ -462,7 +462,8 @@ impl Pool {
             return false;
         }
         // Not while writes wait: reading the map may mend blocks.
-        let known = self.space().ensure_loaded(id, ms).is_ok();
+        let loaded = budget.read_for_itself(|| self.space().ensure_loaded(id, ms));
+        let known = loaded.is_ok();
         let in_use = |from: u64, to: u64| match known {
             true => self.space().withheld(id, ms, from, to),
             // Whatever is in it.

@@ -120,6 +120,7 @@ pub fn run(args: &[String]) -> Result<bool> {
         programs,
         before: o.before.clone(),
     });
+    std::fs::create_dir_all(world.folder.join("scratch"))?;
     let mut results = Results::new(machine::describe(), o.size, o.seconds);
     let done = rounds(&o, &world, &more, &mut results);
     let sound = results.sound;

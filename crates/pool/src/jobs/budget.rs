@@ -27,6 +27,8 @@ pub struct Budget<'a> {
     taken: AtomicU64,
     /// Of the next piece, in times of the least one.
     size: AtomicU64,
+    /// Requests in the class of those that somebody waits for, made by the pieces themselves.
+    own: AtomicU64,
     /// On the monotonic clock, nanoseconds: end if a thread waits for the txg, end in any case.
     soon: u64,
     end: u64,
@@ -43,6 +45,7 @@ impl<'a> Budget<'a> {
             bytes: AtomicU64::new(pool.config.tunables.job_bytes),
             taken: AtomicU64::new(0),
             size: AtomicU64::new(1),
+            own: AtomicU64::new(0),
             soon: after(SOON),
             end: after(LONGEST),
         }
@@ -78,6 +81,21 @@ impl<'a> Budget<'a> {
     /// waited for.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// What a piece reads in `work` is read for itself, though in the class of requests that somebody waits for: the job gives way to
+    /// others, not to itself. Requests that others make meanwhile are not told apart.
+    pub fn read_for_itself<R>(&self, work: impl FnOnce() -> R) -> R {
+        let before = self.pool.tree().foreground();
+        let done = work();
+        let own = self.pool.tree().foreground().wrapping_sub(before);
+        self.own.fetch_add(own, Ordering::Relaxed);
+        done
+    }
+
+    /// How many requests pieces have made for themselves ([`Budget::read_for_itself`]).
+    pub(super) fn own_requests(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_size(&self, size: u64) {

@@ -1,6 +1,7 @@
 //! What jobs leave to requests: a slice beside which somebody waits for requests pauses after each piece, for a multiple of the time
 //! the piece took. So its share of devices and cores is bounded, and a pool that nobody uses is worked on at full speed.
 
+use super::Budget;
 use crate::Pool;
 use env::Clock;
 
@@ -79,15 +80,22 @@ pub(crate) struct Foreground(u64);
 
 impl Foreground {
     /// A piece begins.
-    pub fn of(pool: &Pool) -> Foreground {
-        Foreground(pool.tree().foreground())
+    pub fn of(pool: &Pool, budget: &Budget) -> Foreground {
+        Foreground(others_requests(pool, budget))
     }
 
-    /// Whether somebody else had requests since. What the piece itself reads in their class (the space map of the next metaslab)
-    /// counts as theirs.
-    pub fn others(self, pool: &Pool) -> bool {
-        pool.tree().foreground() != self.0 || pool.dmu().unwritten_bytes() > WRITTEN
+    /// Whether somebody else had requests since. What the piece reads in their class counts as theirs, unless it tells the budget.
+    pub fn others(self, pool: &Pool, budget: &Budget) -> bool {
+        // Pieces beside each other may tell of more than there was.
+        let since = others_requests(pool, budget).wrapping_sub(self.0) as i64;
+        since > 0 || pool.dmu().unwritten_bytes() > WRITTEN
     }
+}
+
+fn others_requests(pool: &Pool, budget: &Budget) -> u64 {
+    pool.tree()
+        .foreground()
+        .wrapping_sub(budget.own_requests())
 }
 
 #[cfg(test)]

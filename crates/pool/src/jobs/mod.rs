@@ -590,7 +590,7 @@ fn run(pool: &Pool, e: &Entry) {
         let ready = e.ready();
         let done = match e.job.is_parallel() {
             true => {
-                let before = Foreground::of(pool);
+                let before = Foreground::of(pool, &budget);
                 let done = AtomicBool::new(false);
                 pool.env.cpu.par_io(ready.len(), &|i| {
                     if e.job.piece(pool, ready[i], &budget) != Piece::End {
@@ -599,7 +599,7 @@ fn run(pool: &Pool, e: &Entry) {
                 });
                 let done = done.into_inner();
                 if done {
-                    courtesy.give_way(before.others(pool), e.job.priority());
+                    courtesy.give_way(before.others(pool, &budget), e.job.priority());
                 }
                 done
             }
@@ -607,12 +607,12 @@ fn run(pool: &Pool, e: &Entry) {
             false => {
                 let mut done = false;
                 for of in ready {
-                    let before = Foreground::of(pool);
+                    let before = Foreground::of(pool, &budget);
                     budget.set_size(courtesy.size());
                     let piece = e.job.piece(pool, of, &budget);
                     done |= piece != Piece::End;
                     if piece == Piece::Done {
-                        courtesy.give_way(before.others(pool), e.job.priority());
+                        courtesy.give_way(before.others(pool, &budget), e.job.priority());
                     }
                 }
                 done

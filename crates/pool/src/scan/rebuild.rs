@@ -324,7 +324,8 @@ impl Pool {
         let Some(ms) = ms.filter(|m| *m < self.space().metaslab_count(id)) else {
             return false;
         };
-        let unreadable = self.space().ensure_loaded(id, ms).is_err();
+        let loaded = budget.read_for_itself(|| self.space().ensure_loaded(id, ms));
+        let unreadable = loaded.is_err();
         let no_new_txg = self.zio().hold_txgs();
         let Some(mut piece) = self.next_of_rebuild(&top) else {
             return false;

@@ -105,7 +105,8 @@ impl Pool {
         };
         let from = run.at.max(ms << shift);
         let skip_metaslab = |r: &mut Run| r.at = (ms + 1) << shift;
-        if self.space().ensure_loaded(id, ms).is_err() {
+        let loaded = budget.read_for_itself(|| self.space().ensure_loaded(id, ms));
+        if loaded.is_err() {
             self.edit_run(what, &run, guid, skip_metaslab);
             return true;
         }

@@ -227,6 +227,7 @@ impl Admin {
     fn open_cached(&self, name: &str, config: &NvList) -> Result<Arc<Pool>> {
         let guid = config.get_u64(key::POOL_GUID).unwrap_or(0);
         let mut paths = device_paths(config);
+        paths.iter().for_each(|p| self.process.named_device(p));
         let search = |paths: &[String]| {
             vdev::discover(&self.env, paths)
                 .pools

@@ -68,6 +68,10 @@ pub trait Process: Send + Sync {
     /// From now on a crash leaves no image of the memory behind: there are keys in it.
     fn no_dumps(&self);
 
+    /// A user, or a file that only the owner of this process writes, has named this device, which may be somewhere in the network: it may be
+    /// connected to from now on. What labels name may not.
+    fn named_device(&self, _path: &str) {}
+
     /// Devices in which pools may be, in a folder or, without one, wherever devices are.
     fn devices(&self, folder: Option<&str>) -> Result<Vec<String>>;
 

@@ -39,6 +39,21 @@ pub const OLD_MAX_BLOCK: usize = 128 << 10;
 /// Largest block at all.
 pub const MAX_BLOCK: usize = 16 << 20;
 
+/// Whether the word for a device is the address of a network block device (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and those
+/// of TLS), not a path.
+pub fn is_network_device(word: &str) -> bool {
+    let schemes = ["nbd:", "nbd+unix:", "nbds:", "nbds+unix:"];
+    schemes.iter().any(|s| word.starts_with(s))
+}
+
+/// How a disk is called where there is no room for its path: the last part of it. An address has no shorter form.
+pub fn short_device_name(path: &str) -> &str {
+    match is_network_device(path) {
+        true => path,
+        false => path.rsplit('/').next().unwrap_or(path),
+    }
+}
+
 /// `x` rounded up to a multiple of `n` (`n` > 0).
 pub const fn roundup(x: u64, n: u64) -> u64 {
     x.div_ceil(n) * n

@@ -333,9 +333,9 @@ pub fn nobody_reads() -> bool {
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(gone)
 }
 
-/// Absolute form of a path given on the command line.
+/// Absolute form of a path given on the command line. Addresses of network block devices are absolute.
 pub fn absolute(path: &str) -> String {
-    if path.starts_with('/') {
+    if path.starts_with('/') || base::is_network_device(path) {
         return path.to_string();
     }
     std::env::current_dir()

@@ -17,7 +17,7 @@ pub struct Naming {
 
 /// Name of a disk path: the last component, without the partition a whole disk got.
 fn short(path: &str, whole_disk: bool) -> String {
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = base::short_device_name(path);
     if !whole_disk {
         return name.to_string();
     }

@@ -219,7 +219,17 @@ impl Process for Threads {
         }
     }
 
+    fn named_device(&self, path: &str) {
+        env_linux::remote::allow(path);
+    }
+
     fn identity(&self, path: &str) -> Option<(bool, u64, u64)> {
+        if base::is_network_device(path) {
+            // No device of this machine has the number.
+            let mut hash = std::hash::DefaultHasher::new();
+            std::hash::Hash::hash(path, &mut hash);
+            return Some((true, u64::MAX, std::hash::Hasher::finish(&hash)));
+        }
         let whole = |_| std::fs::metadata(env_linux::part::split(path).map_or(path, |p| p.0));
         let meta = std::fs::metadata(path).or_else(whole).ok()?;
         Some(if meta.file_type().is_block_device() {
@@ -234,6 +244,7 @@ impl Process for Threads {
     }
 
     fn device_use(&self, path: &str) -> Result<DeviceUse> {
+        self.named_device(path);
         let found = inuse::check(path)?;
         if let Some(at) = &found.mounted {
             return Ok(DeviceUse::Fatal(format!(

@@ -1,7 +1,7 @@
 //! Preparation of a batch, common to io_uring and threads: sorts transfers, merges neighbours, cuts large ones.
 
 use base::sync::MutexExt;
-use base::Block;
+use base::{Block, Error, Result};
 use env::Op;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -97,6 +97,54 @@ pub fn plan(ops: &[Op]) -> Vec<Piece> {
         }
     }
     pieces
+}
+
+/// [`plan`] for a batch in which some operations were refused: what is left is not merged then, so that a refused operation takes
+/// no other with it.
+pub fn plan_of_allowed(ops: &[Op], results: &[Result<()>]) -> Vec<Piece> {
+    if results.iter().all(Result::is_ok) {
+        return plan(ops);
+    }
+    let mut pieces = Vec::new();
+    for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
+        for mut p in plan(std::slice::from_ref(&ops[i])) {
+            p.parts.iter_mut().for_each(|part| part.op = i);
+            pieces.push(p);
+        }
+    }
+    pieces
+}
+
+/// Gives each operation the error of the piece it is in. Merged operations are tried one by one, so that a bad sector costs
+/// only its owner.
+pub fn blame<E>(
+    pieces: &[Piece],
+    failures: Vec<(usize, E)>,
+    results: &mut [Result<()>],
+    again: &dyn Fn(&Piece) -> std::result::Result<(), E>,
+    error: &dyn Fn(E, &Piece) -> Error,
+) {
+    for (i, e) in failures {
+        let piece = &pieces[i];
+        if let [part] = &piece.parts[..] {
+            results[part.op] = Err(error(e, piece));
+            continue;
+        }
+        let mut offset = piece.offset;
+        for part in &piece.parts {
+            let (op, at, len) = (part.op, part.at, part.len);
+            let single = Piece {
+                write: piece.write,
+                offset,
+                len,
+                parts: vec![Part { op, at, len }],
+            };
+            if let Err(e) = again(&single) {
+                results[op] = Err(error(e, &single));
+            }
+            offset += len as u64;
+        }
+    }
 }
 
 /// Cuts the bytes from `skip` on, `left` of them, out of buffers that follow each other.

@@ -8,7 +8,10 @@
 mod tests;
 
 use crate::aligned::Aligned;
-use crate::batch::{cut, fits, gather, plan, scatter, shape, Cells, Piece, MOST, PIECE};
+use crate::batch::{
+    blame, cut, fits, gather, plan_of_allowed, scatter, shape, Cells, Piece, MOST, PIECE,
+};
+use crate::remote::RemoteDisk;
 use crate::timing::Timing;
 use crate::uring::{past_end, Left, Target};
 use crate::{part, sys, uring, usage, CpuPool};
@@ -129,8 +132,12 @@ impl env::Disks for LinuxDisks {
     /// Refusals: `Busy` when an exclusive open meets a mount, another holder or another daemon's
     /// lock, which are waited for a second at most; `Invalid` for what is neither block device nor
     /// regular file. A path of the form [`part::split`] knows is a partition of an image, unless there
-    /// is a file of that name.
+    /// is a file of that name. The address of a network block device is opened if it was named before ([`crate::remote::allow`]).
     fn open(&self, path: &str, access: Access) -> Result<Arc<dyn Disk>> {
+        if base::is_network_device(path) {
+            let disk = RemoteDisk::open(path, access, self.threads.clone())?;
+            return Ok(Arc::new(disk));
+        }
         if let Some((image, number)) = part::split(path) {
             if std::fs::symlink_metadata(path).is_err() {
                 return self
@@ -555,17 +562,7 @@ impl LinuxDisk {
                 self.check(write, offset, len)
             })
             .collect();
-        let mut pieces = plan(&ops);
-        if results.iter().any(Result::is_err) {
-            // Rare: nothing is merged, so that a refused operation takes no other with it.
-            pieces.clear();
-            for i in (0..ops.len()).filter(|&i| results[i].is_ok()) {
-                for mut p in plan(std::slice::from_ref(&ops[i])) {
-                    p.parts.iter_mut().for_each(|part| part.op = i);
-                    pieces.push(p);
-                }
-            }
-        }
+        let pieces = plan_of_allowed(&ops, &results);
         let cells: Vec<Mutex<Op>> = ops.into_iter().map(Mutex::new).collect();
         let timing = Timing::new(watch, &pieces, begin);
         let mut failures: Vec<(usize, io::Error)> = Vec::new();
@@ -600,29 +597,9 @@ impl LinuxDisk {
             });
             failures = list.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
-        for (i, e) in failures {
-            let piece = &pieces[i];
-            if let [part] = &piece.parts[..] {
-                results[part.op] = Err(self.error(e, piece.write, piece.offset, piece.len));
-                continue;
-            }
-            // Merged operations are tried one by one, so that a bad sector costs only its owner.
-            let mut offset = piece.offset;
-            for part in &piece.parts {
-                let (op, at, len) = (part.op, part.at, part.len);
-                let parts = vec![crate::batch::Part { op, at, len }];
-                let single = Piece {
-                    write: piece.write,
-                    offset,
-                    len,
-                    parts,
-                };
-                if let Err(e) = self.run_piece(&cells, &single) {
-                    results[op] = Err(self.error(e, piece.write, offset, len));
-                }
-                offset += len as u64;
-            }
-        }
+        let error = |e, p: &Piece| self.error(e, p.write, p.offset, p.len);
+        let again = |p: &Piece| self.run_piece(&cells, p);
+        blame(&pieces, failures, &mut results, &again, &error);
         cells
             .into_iter()
             .map(|c| c.into_inner().unwrap_or_else(PoisonError::into_inner))

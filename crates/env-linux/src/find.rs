@@ -26,8 +26,15 @@ pub const DEFAULT_DIRS: [&str; 8] = [
 
 /// The block devices and sufficiently large regular files in `dir` (not below it), or `dir` itself
 /// and its partitions if it is one; sorted by path, each device or file once under its first name. Names that cannot
-/// be examined are passed over; an unreadable directory is an error.
+/// be examined are passed over; an unreadable directory is an error. The address of a network block device is itself, if its server
+/// answers.
 pub fn candidates(dir: &str) -> Result<Vec<String>> {
+    if base::is_network_device(dir) {
+        // Whoever searches there has named it.
+        crate::remote::allow(dir);
+        LinuxDisks::new().open(dir, Access::Read)?;
+        return Ok(vec![dir.to_string()]);
+    }
     let mut seen = HashSet::new();
     let mut out = Vec::new();
     let meta = std::fs::metadata(dir).map_err(|e| Error::from(e).context(dir))?;
@@ -134,6 +141,10 @@ fn identity(meta: &Metadata) -> (bool, u64, u64) {
 /// The path of a device word that is not a path: looked up in the default directories, as
 /// `zpool create tank sdb` needs it. `None` if there is no such device.
 pub fn resolve(word: &str) -> Option<String> {
+    if base::is_network_device(word) {
+        crate::remote::allow(word);
+        return Some(word.to_string());
+    }
     if word.starts_with('/') {
         return std::fs::metadata(word).ok().map(|_| word.to_string());
     }

@@ -5,6 +5,7 @@
 //! active or exported is a question for the discovery of the `vdev` crate.
 
 use base::{Error, Kind, Result};
+use env::Disks as _;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -125,9 +126,16 @@ pub fn is_held(path: &str) -> bool {
 
 /// Looks at `path`, a block device or a regular file.
 pub fn check(path: &str) -> Result<InUse> {
+    let mut found = InUse::default();
+    if base::is_network_device(path) {
+        // Who else uses it, only its labels tell.
+        let disk = crate::LinuxDisks::new().open(path, env::Access::Read)?;
+        let read = |at, buf: &mut [u8]| disk.read(at, buf).is_ok();
+        found.signature = signature(disk.geometry().size, &read);
+        return Ok(found);
+    }
     let meta = std::fs::metadata(path).map_err(|e| Error::from(e).context(path))?;
     let kind = meta.file_type();
-    let mut found = InUse::default();
     if kind.is_block_device() {
         let family = family(meta.rdev());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

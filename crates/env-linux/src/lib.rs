@@ -4,7 +4,8 @@
 //! Environment variables (for tests, measurements and odd systems): `ZFS_FUSE_NO_IO_URING` makes
 //! batches of block devices run on threads, as those of regular files do; `ZFS_FUSE_IO_URING_FILES`
 //! has regular files use io_uring, too; `ZFS_FUSE_NO_DIRECT` opens everything through the page cache;
-//! `ZFS_FUSE_HOSTID` is the host id in hexadecimal.
+//! `ZFS_FUSE_HOSTID` is the host id in hexadecimal; `ZFS_FUSE_NBD_PATIENCE` is how many seconds the server of a network block device
+//! may stay away (30).
 #![warn(missing_docs)]
 
 mod aligned;
@@ -18,6 +19,7 @@ pub mod inuse;
 mod key_memory;
 mod loops;
 pub mod part;
+pub mod remote;
 mod sys;
 mod timing;
 mod uring;

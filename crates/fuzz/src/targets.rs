@@ -9,6 +9,7 @@ use disk::{BlkPtr, Checksum, Compression, DnodePhys, NvList};
 use std::fs::File;
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use zap::mem::MemStore;
 use zap::Zap;
 
@@ -32,7 +33,7 @@ const fn t(name: &'static str, corpus: &'static str, max: usize, run: fn(&[u8]))
 }
 
 /// All of them.
-pub static TARGETS: [Target; 36] = [
+pub static TARGETS: [Target; 37] = [
     t("nvlist", "nvlist", 32 << 10, nvlist),
     t("label", "nvlist", 112 << 10, label),
     t("vdev-tree", "nvlist", 32 << 10, vdev_tree),
@@ -68,6 +69,7 @@ pub static TARGETS: [Target; 36] = [
     t("zstd", "zstd", 8 << 10, |b| unpack(Compression::ZSTD, b)),
     t("messages", "messages", 8 << 10, messages),
     t("nbd", "nbd", 8 << 10, nbd_client),
+    t("nbd-server", "nbd-server", 8 << 10, nbd_server),
     t("nfs", "nfs", 8 << 10, nfs_calls::calls),
 ];
 
@@ -135,6 +137,26 @@ fn nbd_client(b: &[u8]) {
         hang_up: &|| {},
     };
     let _ = black_box(nbd::serve(b, std::io::sink(), &Zeros, &options));
+}
+
+/// What a server of network block devices may say to a pool's device, and what an address may be.
+fn nbd_server(b: &[u8]) {
+    use nbd::client::{Address, Connection, Streams};
+    let _ = black_box(std::str::from_utf8(b).map(Address::parse));
+    let streams = Streams {
+        from: Box::new(std::io::Cursor::new(b.to_vec())),
+        to: Box::new(std::io::sink()),
+        hang_up: Box::new(|| ()),
+        be_patient: Box::new(|| Ok(())),
+    };
+    let Ok(c) = Connection::over(streams, "v", Duration::from_millis(20)) else {
+        return;
+    };
+    assert!(c.info().least.is_power_of_two() && c.info().preferred >= c.info().least);
+    if let Ok(data) = c.read(0, 512) {
+        assert_eq!(data.len(), 512);
+    }
+    let _ = black_box((c.write(0, &[0; 512]), c.flush(), c.trim(0, 512)));
 }
 
 fn nvlist(b: &[u8]) {

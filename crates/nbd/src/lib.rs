@@ -1,4 +1,5 @@
-//! Network block devices: the server's side of the protocol (fixed newstyle negotiation, structured replies, block status).
+//! Network block devices: both sides of the protocol (fixed newstyle negotiation; the server's has structured replies and block
+//! status). The client's side is [`client`].
 //!
 //! [`serve`] speaks with one client until the client leaves, through any pair of streams. What is served are [`Exports`]: their
 //! names are listed, and one of them is opened for the connection. Several threads serve one connection: each takes the next
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod client;
 mod negotiate;
 mod numbers;
 mod transmit;

@@ -61,6 +61,7 @@ pub mod reply {
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
     pub const ERR_PLATFORM: u32 = (1 << 31) + 4;
+    pub const ERR_TLS_REQUIRED: u32 = (1 << 31) + 5;
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
 }

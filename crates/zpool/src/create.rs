@@ -145,6 +145,10 @@ pub type Resolve = dyn Fn(&str) -> Result<(String, VdevKind), String>;
 
 /// Finds the device a word means.
 pub fn resolve(word: &str) -> Result<(String, VdevKind), String> {
+    // The daemon connects, and says what is wrong with it.
+    if base::is_network_device(word) {
+        return Ok((word.to_string(), VdevKind::Disk));
+    }
     // A path that begins here can only mean the file here; a bare name is looked for in /dev first.
     let path = if word.starts_with('/') {
         word.to_string()
@@ -448,7 +452,7 @@ pub fn redundant(kind: &str) -> bool {
 pub fn layout(pool: &str, vdevs: &[VdevSpec]) -> String {
     fn name(v: &VdevSpec) -> String {
         match (&v.path, v.kind) {
-            (Some(path), VdevKind::Disk) => path.rsplit('/').next().unwrap_or(path).to_string(),
+            (Some(path), VdevKind::Disk) => base::short_device_name(path).to_string(),
             (Some(path), _) => path.clone(),
             (None, VdevKind::Raidz { parity }) => format!("raidz{parity}"),
             (

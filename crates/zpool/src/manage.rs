@@ -66,7 +66,11 @@ pub fn labelclear(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     } else {
         format!("/dev/{device}")
     };
-    if let Err(e) = std::fs::metadata(&path) {
+    let found = match base::is_network_device(&path) {
+        true => Ok(()),
+        false => std::fs::metadata(&path).map(drop),
+    };
+    if let Err(e) = found {
         return Err(Fail::Error(format!(
             "failed to open {path}: {}",
             base::io_text(&e)

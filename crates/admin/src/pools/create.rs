@@ -289,10 +289,15 @@ impl Wish {
     }
 }
 
+/// Whether a word of a request can be a device.
+pub(super) fn is_device(word: &str) -> bool {
+    word.starts_with('/') || base::is_network_device(word)
+}
+
 /// A device of a request.
 fn device(spec: &VdevSpec) -> Answer<DevSpec> {
     let path = spec.path.as_deref().unwrap_or_default();
-    if !path.starts_with('/') || !spec.children.is_empty() {
+    if !is_device(path) || !spec.children.is_empty() {
         return Err(bad("devices are given by absolute paths"));
     }
     match spec.kind {
@@ -613,6 +618,7 @@ pub fn label_clear(admin: &Arc<Admin>, path: &str, force: bool) -> Answer<()> {
         ));
     }
     // A pool has its cache devices open, under whatever path: the label says which device it is.
+    admin.process.named_device(path);
     let probed = admin.env.disks.open(path, Access::Read).ok();
     let probed = probed.and_then(|d| of_a_pool(admin, &vdev::label::read_labels(&*d)));
     // Its label may be damaged.

@@ -345,7 +345,7 @@ fn expand(
 
 /// The single device of that path.
 fn new_device(admin: &Arc<Admin>, path: &str, action: &str) -> Answer<DevSpec> {
-    if !path.starts_with('/') {
+    if !super::create::is_device(path) {
         return Err(failed(
             action,
             Kind::Invalid,

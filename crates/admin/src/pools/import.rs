@@ -144,7 +144,9 @@ fn cached(admin: &Admin, file: &str) -> Answer<(Vec<String>, Vec<u64>)> {
     for config in list.iter().filter_map(|(name, _)| list.get_nvlist(name)) {
         guids.extend(config.get_u64(key::POOL_GUID));
         for p in cache::device_paths(config) {
+            admin.process.named_device(&p);
             let folder = match p.rsplit_once('/') {
+                _ if base::is_network_device(&p) => None,
                 Some((folder, _)) if !Path::new(&p).exists() => Some(folder.to_string()),
                 _ => None,
             };

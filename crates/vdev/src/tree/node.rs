@@ -419,7 +419,7 @@ impl Vdev {
         if self.kind == VdevKind::File {
             return path;
         }
-        let last = path.rsplit('/').next().unwrap_or(&path);
+        let last = base::short_device_name(&path);
         if !self.flag(keys::WHOLE_DISK) {
             return last.to_string();
         }

@@ -27,6 +27,8 @@ const NICE: i32 = 19;
 
 /// Whether processors are kept awake.
 static ON: AtomicBool = AtomicBool::new(false);
+/// Whether they are whenever mounts are busy.
+static WANTED: AtomicBool = AtomicBool::new(false);
 static GATE: Mutex<()> = Mutex::new(());
 static CALL: Condvar = Condvar::new();
 
@@ -40,6 +42,15 @@ fn processors() -> Option<Vec<usize>> {
 /// Whether this machine is one for it.
 pub(crate) fn is_possible() -> bool {
     processors().is_some()
+}
+
+/// Whether processors are kept awake whenever mounts are busy.
+pub(crate) fn is_wanted() -> bool {
+    WANTED.load(SeqCst)
+}
+
+pub(crate) fn want(wanted: bool) {
+    WANTED.store(wanted, SeqCst);
 }
 
 /// Whether processors are kept awake at this moment.

@@ -189,6 +189,7 @@ pub fn let_processors_sleep() {
 fn change_to(next: WakeupLatency<File>) {
     let mut now = wakeup_latency();
     now.rest();
+    awake::want(matches!(next.means, Means::KeepAwake));
     *now = next;
 }
 
@@ -282,7 +283,9 @@ mod tests {
             assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::Unsupported);
             let kept = matches!(wakeup_latency().means, Means::KeepAwake);
             assert_eq!(kept, awake::is_possible());
+            assert_eq!(awake::is_wanted(), kept);
             let_processors_sleep();
+            assert!(!awake::is_wanted());
         }
     }
 

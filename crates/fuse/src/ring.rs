@@ -88,12 +88,10 @@ pub fn enable_uring() -> Result<bool, String> {
     })
 }
 
-/// Whether [`Transport::Auto`] means io_uring (docs/costs.md has the figures, and what speaks against it).
-const AUTO: bool = false;
-
-/// Whether mounts with this setting use io_uring where they may.
+/// Whether mounts with this setting use io_uring where they may: [`Transport::Auto`] means it where threads keep processors
+/// awake (docs/costs.md has the figures).
 pub fn wants_uring(t: Transport) -> bool {
-    t == Transport::Uring || t == Transport::Auto && AUTO
+    t == Transport::Uring || t == Transport::Auto && awake::is_wanted()
 }
 
 /// Cores in a list of the kernel's, such as `0-3,8`.

@@ -11,6 +11,8 @@ use system_tests::{number, Dice, Rig};
 use testkit::{fixture, or_skip};
 
 const SIZE: u64 = 192 << 20;
+/// Bytes that pools have further from which a device is removed.
+const MORE: usize = 96 << 20;
 
 /// What is done over there with each pool, a folder each. Ends with 0 only if every change came to its end and nothing differs.
 const SCRIPT: &str = r#"
@@ -61,12 +63,20 @@ fn halves(rig: &mut Rig, dice: &mut Dice) {
         // The rest must have room for a whole device and slop space twice, 128 MiB each in small pools.
         let d = pool(rig, folder, &[], (2, 8), 4 * SIZE);
         let name = pool_of(folder);
+        // So much that a part of it is copied when the daemon is killed.
+        let more = rig.mnt().join(folder).join("a/more");
+        let random = (0..MORE / 8).flat_map(|_| dice.below(u64::MAX).to_le_bytes());
+        fs::write(more, random.collect::<Vec<u8>>()).unwrap();
+        rig.zpool(&["sync", &name]);
+        sums(rig, folder);
+        let disk = |n: u64| &d[n as usize % d.len()];
         let begin = |rig: &Rig, turn: u64| {
             if turn > 0 {
-                rig.zpool(&["add", &name, &d[1 + turn as usize]]);
+                // It may have left before.
+                rig.zpool(&["add", "-f", &name, disk(turn + 1)]);
             }
             // What was added last stays; the one before it goes.
-            drop(rig.zpool(&["remove", &name, &d[turn as usize]]));
+            drop(rig.zpool(&["remove", &name, disk(turn)]));
         };
         let undo = |rig: &Rig, _| drop(rig.zpool(&["wait", "-t", "remove", &name]));
         cut(rig, folder, "in progress", dice, &begin, &undo);

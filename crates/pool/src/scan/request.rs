@@ -130,6 +130,23 @@ impl Pool {
         self.dirty_config();
     }
 
+    /// Why no scrub of `range` begins or goes on now, if so.
+    fn refuses_scrub(&self, range: ScrubRange) -> Option<ScanRefusal> {
+        if self.is_rebuilding() {
+            return Some(ScanRefusal::Resilvering);
+        }
+        match self.background.scans.live().as_ref() {
+            Some(l) if l.is_resilver() => return Some(ScanRefusal::Resilvering),
+            Some(l) if !l.is_paused() => return Some(ScanRefusal::Scrubbing),
+            // The paused one has a range of its own.
+            Some(_) if range != ScrubRange::default() => return Some(ScanRefusal::PausedToCancel),
+            Some(_) => return None,
+            None => {}
+        }
+        let due = || self.due_resilver().map(|_| ScanRefusal::Resilvering);
+        self.errors_refuse().or_else(due)
+    }
+
     /// Begins a scrub of the blocks born in `range`, or, without a limit, has a paused one go on. On disk when it returns. It begins
     /// with a look at the labels of the devices.
     ///
@@ -141,28 +158,20 @@ impl Pool {
         command: (String, u64),
     ) -> Result<std::result::Result<(), ScanRefusal>> {
         self.writable()?;
+        // The look may put a device out of use: not for a scrub that is refused.
+        if let Some(why) = self.refuses_scrub(range) {
+            return Ok(Err(why));
+        }
         self.look_at_labels();
         self.task(move |pool, tx| {
-            if pool.is_rebuilding() {
-                return Ok(Err(ScanRefusal::Resilvering));
+            if let Some(why) = pool.refuses_scrub(range) {
+                return Ok(Err(why));
             }
             let mut live = pool.background.scans.live();
             match live.as_mut() {
-                Some(l) if l.is_resilver() => return Ok(Err(ScanRefusal::Resilvering)),
-                Some(l) if !l.is_paused() => return Ok(Err(ScanRefusal::Scrubbing)),
-                // The paused one has a range of its own.
-                Some(_) if range != ScrubRange::default() => {
-                    return Ok(Err(ScanRefusal::PausedToCancel));
-                }
                 Some(l) => pool.set_paused(tx, l, false)?,
                 None => {
                     drop(live);
-                    if let Some(why) = pool.errors_refuse() {
-                        return Ok(Err(why));
-                    }
-                    if pool.due_resilver().is_some() {
-                        return Ok(Err(ScanRefusal::Resilvering));
-                    }
                     let (min, max) = range.txgs(tx.txg());
                     pool.begin_scan(tx, Function::Scrub, min, max)?;
                 }

@@ -3,7 +3,7 @@
 use crate::world::{finish, World};
 use disk::label::{label_offset, LABELS, LABEL_SIZE};
 use env_sim::MemDisk;
-use pool::ScrubRange;
+use pool::{ScanRefusal, ScrubRange};
 use std::sync::atomic::Ordering::Relaxed;
 use vdev::{Aux, GroupKind, State};
 
@@ -78,4 +78,20 @@ fn labels_that_cannot_be_read_say_nothing_of_the_device() {
     w.disks[1].read_errors.store(4, Relaxed);
     scrub(&w);
     assert_eq!(state(&w, 1), (State::Healthy, Aux::None));
+}
+
+/// A refused command changes nothing, the state of devices included.
+#[test]
+fn a_refused_scrub_does_not_look_at_labels() {
+    let w = World::new(GroupKind::Mirror, 2);
+    w.fill("a", 20);
+    let ask = || {
+        w.pool
+            .start_scrub(ScrubRange::default(), (String::new(), 0))
+    };
+    ask().unwrap().unwrap();
+    wipe(&w.disks[1], 0..LABELS);
+    assert_eq!(ask().unwrap(), Err(ScanRefusal::Scrubbing));
+    assert_eq!(state(&w, 1), (State::Healthy, Aux::None));
+    assert_eq!(finish(&w.pool).errors, 0);
 }

@@ -125,6 +125,13 @@ impl Expansions {
         }
     }
 
+    /// What failed is tried at once when it can be.
+    fn wait_no_longer(&self) {
+        if let Some(l) = &mut *self.live() {
+            l.again = 0;
+        }
+    }
+
     fn is_waiting(&self) -> bool {
         let now = self.env.clock.monotonic_ns();
         self.live().as_ref().is_some_and(|l| l.again > now)
@@ -509,6 +516,8 @@ impl Pool {
             return Ok(Step::Idle);
         };
         if !top.is_whole() {
+            // The device that is missing may be what failed: it goes on when the device is back.
+            self.background.expansions.wait_no_longer();
             if self.tree().retreat_expansion(&top) {
                 if let Some(l) = &mut *self.background.expansions.live() {
                     l.copied = l.stored;

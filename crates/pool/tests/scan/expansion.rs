@@ -12,6 +12,7 @@ use env_sim::{Event, MemDisk, SeededRng};
 use pool::{ExpandRefusal, Pool};
 use sim::rig::{self, Cutter, Fate, Layout, FATES};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use testkit::{or_skip, OpenZfs, TempDir};
 use vdev::{ExpansionRefusal, GroupKind, State};
@@ -311,6 +312,39 @@ fn an_expansion_waits_for_a_missing_disk_and_for_its_resilver() {
     rig::walk(&w.pool).unwrap();
     w.pool.export().unwrap();
     stands_losses(&w.disks, 1, false).unwrap();
+}
+
+/// What failed is not tried for half a minute, on a clock that stands here; but for a device that was away and is back.
+#[test]
+fn an_expansion_goes_on_at_once_when_the_device_that_failed_is_back() {
+    let w = World::of(&layout(1, 4, 9, 1));
+    fill(&w);
+    w.pool.expand_raidz(0, &dev(4), None).unwrap();
+    while w.pool.expansion_progress().unwrap().0 == 0 {
+        w.pool.sync().unwrap();
+    }
+    w.disks[1].fail_reads.store(true, Relaxed);
+    w.disks[1].fail_writes.store(true, Relaxed);
+    for _ in 0..20 {
+        if w.pool.expansion_waits() {
+            break;
+        }
+        w.pool.sync().unwrap();
+    }
+    assert!(w.pool.is_expanding() && w.pool.expansion_waits());
+    let leaf = crate::rebuild::leaf(&w.pool, 1);
+    let how = pool::Offline {
+        temporary: true,
+        fault: false,
+    };
+    w.pool.offline(leaf, how).unwrap();
+    w.pool.sync().unwrap();
+    w.disks[1].fail_reads.store(false, Relaxed);
+    w.disks[1].fail_writes.store(false, Relaxed);
+    w.pool.online(leaf).unwrap();
+    expanded(&w.pool).unwrap();
+    assert_eq!(finish(&w.pool).errors, 0);
+    rig::walk(&w.pool).unwrap();
 }
 
 #[test]

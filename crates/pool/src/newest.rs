@@ -179,7 +179,7 @@ fn check_readable(config: &NvList) -> Result<()> {
 fn checkpoint_of(mos: &Arc<Objset>, newest: Txg, now: i64) -> Result<Uberblock> {
     let words = Zap::new(&mos.hold(1)?).get_value(disk::mos_keys::CHECKPOINT)?;
     let Some(words) = words else {
-        bail!(NotFound, "the pool has no checkpoint");
+        bail!(NotFound, "checkpoint does not exist");
     };
     let bytes: Vec<u8> = words.ints().iter().flat_map(|w| w.to_le_bytes()).collect();
     let kept = Uberblock::decode(&bytes).map_err(|e| e.context("checkpoint"))?;

@@ -116,6 +116,8 @@ fn a_checkpoint_is_taken_refused_gone_back_to_and_discarded() {
     refused(&rig, &["checkpoint", "-d", "tank"], 1, "does not exist");
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");
+    let words = "cannot import 'tank': checkpoint does not exist";
+    refused(&rig, &[&back[..], &["tank"]].concat(), 1, words);
 
     // Discarded under reads; the space is there again.
     rig.zpool(&["import", "-d", disks, "tank"]);

@@ -17,7 +17,7 @@ use std::sync::{Arc, MutexGuard};
 use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
 
 /// What a user calls a device.
-enum Named {
+pub(super) enum Named {
     InTree(Arc<Vdev>),
     /// A hot spare that stands in for nothing.
     Spare(NvList),
@@ -25,7 +25,7 @@ enum Named {
     Cache(u64),
 }
 
-fn find(pool: &Pool, name: &str) -> Option<Named> {
+pub(super) fn find(pool: &Pool, name: &str) -> Option<Named> {
     if let Some(v) = pool.tree().find_by_name(name) {
         return Some(Named::InTree(v));
     }
@@ -480,7 +480,7 @@ pub fn remove(
                     return Err(failed(
                         &action,
                         Kind::Unsupported,
-                        "operation not supported on this type of vdev",
+                        "operation not supported on this type of pool",
                     ))
                 }
             }

@@ -46,7 +46,7 @@ impl RemovalRefusal {
 impl std::fmt::Display for RemovalRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            RemovalRefusal::Unsupported => "operation not supported on this type of vdev",
+            RemovalRefusal::Unsupported => "operation not supported on this type of pool",
             RemovalRefusal::Checkpoint => "checkpoint exists",
             RemovalRefusal::Discarding => "currently discarding checkpoint",
             RemovalRefusal::NoSpace => "out of space",
@@ -58,9 +58,6 @@ impl std::fmt::Display for RemovalRefusal {
         })
     }
 }
-
-/// Part of the free space of an allocation class that counts as usable, percent: the rest is overhead.
-const CLASS_USABLE: u64 = 94;
 
 impl Pool {
     /// What stands against removing top-level vdev `id`, as OpenZFS checks it and in its order.
@@ -101,24 +98,29 @@ impl Pool {
         })
     }
 
-    /// Whether the rest of the pool has room for as much as the vdev could hold, and slop space twice.
+    /// Whether the rest of the pool has room: for as much as a vdev of the normal class could hold, and slop space twice. What other classes
+    /// hold counts as used in the normal class already: there, or on the other vdevs of the class, must be room for what is in use.
     pub(crate) fn has_room_without(&self, top: &Vdev) -> Result<bool> {
         let stats = self.space().stats();
         let Some(own) = stats.vdevs.iter().find(|v| v.id == top.id()) else {
             return Ok(false);
         };
-        let mut available = self.dsl().root()?.available().bytes;
-        let others = stats.vdevs.iter();
-        let others = others.filter(|v| v.class == own.class && v.id != own.id);
-        if own.class != Class::Normal && others.count() > 0 {
-            let class = self.space().class_stats(own.class);
-            let free = class.dsize.saturating_sub(class.dallocated);
-            available = available.saturating_add(free / 100 * CLASS_USABLE);
+        if own.class != Class::Normal {
+            let free = |class| {
+                let c = self.space().class_stats(class);
+                c.size.saturating_sub(c.allocated + c.deferred)
+            };
+            let here = own.size.saturating_sub(own.allocated + own.deferred);
+            let elsewhere = free(Class::Normal) + free(own.class).saturating_sub(here);
+            return Ok(elsewhere >= own.allocated);
         }
+        let available = self.dsl().root()?.available().bytes;
         let size = own.size / base::SECTOR * own.deflate_ratio;
         // A vdev that is not allocated from is not part of what is available, and what is on it is used already.
-        let counted = own.class != Class::Normal || self.space().is_allocating(own.id);
-        let wanted = if counted { size } else { 0 };
+        let wanted = match self.space().is_allocating(own.id) {
+            true => size,
+            false => 0,
+        };
         Ok(available >= wanted.saturating_add(stats.slop))
     }
 

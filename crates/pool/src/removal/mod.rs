@@ -287,7 +287,7 @@ impl Pool {
         self.writable()?;
         self.task(|pool, tx| {
             if !pool.is_removing() {
-                bail!(NotFound, "there is no active removal");
+                bail!(NotFound, "operation is not in progress");
             }
             let done = pool.cancel_removal_in(tx);
             pool.or_stop(done)

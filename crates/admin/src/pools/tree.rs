@@ -352,7 +352,7 @@ impl Look<'_> {
             let size = v.device_asize();
             stats.physical = if size == 0 { 0 } else { size + LABELS };
             stats.configured_ashift = u64::from(ashift);
-            stats.trim_unsupported = v.state().usable() && !v.can_trim();
+            stats.trim_unsupported = !v.discards();
             let of = |what| {
                 self.wears
                     .map_or_else(Default::default, |p| wear::stats(p, what, v.guid()))

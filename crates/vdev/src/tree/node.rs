@@ -184,6 +184,8 @@ pub struct Vdev {
     device: RwLock<Option<Arc<dyn Disk>>>,
     /// Allocatable bytes of the open device.
     device_asize: AtomicU64,
+    /// The device that was opened last can discard.
+    discards: AtomicBool,
     /// Txg of the last uberblock that was written here.
     committed: AtomicU64,
     /// Written since the last flush, and the first and last txg of those writes if they had any.

@@ -62,6 +62,7 @@ impl Vdev {
             aux: AtomicU8::new(Aux::None as u8),
             device: RwLock::new(None),
             device_asize: AtomicU64::new(0),
+            discards: AtomicBool::new(false),
             dirty: AtomicBool::new(false),
             committed: AtomicU64::new(0),
             dirty_txgs: Mutex::new(None),

@@ -19,7 +19,16 @@ impl Vdev {
     pub(crate) fn set_device(&self, device: Option<Arc<dyn Disk>>) {
         let size = device.as_ref().map_or(0, |d| d.geometry().size);
         self.device_asize.store(label::leaf_asize(size), Relaxed);
+        if let Some(d) = &device {
+            self.discards.store(d.geometry().can_discard, Relaxed);
+        }
         *self.device.acquire_write() = device;
+    }
+
+    /// Whether the device of a leaf can discard, as it was when it was opened last. False for one that was not opened since the import, since
+    /// it is faulted or missing: OpenZFS says so, too.
+    pub fn discards(&self) -> bool {
+        self.discards.load(Relaxed)
     }
 
     /// Allocatable bytes of the open device of a leaf, 0 if it is not open.

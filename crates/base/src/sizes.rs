@@ -41,6 +41,17 @@ pub enum BadSize {
     TooLarge,
 }
 
+impl BadSize {
+    /// Why `text` is none, in the words of the commands.
+    pub fn of(&self, text: &str) -> String {
+        match self {
+            BadSize::Value => format!("bad numeric value '{text}'"),
+            BadSize::Suffix(s) => format!("invalid numeric suffix '{s}'"),
+            BadSize::TooLarge => "numeric value is too large".to_string(),
+        }
+    }
+}
+
 /// Reads `128K`, `1.5G`, `512`, `10MiB`: base 1024, suffix letter case ignored.
 pub fn parse(text: &str) -> Result<u64, BadSize> {
     let split = text

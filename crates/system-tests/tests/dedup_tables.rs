@@ -75,6 +75,11 @@ fn new_blocks_have_no_entry_once_the_table_is_at_its_quota() {
     copy(&rig, &mnt, "beyond", "beyond2");
     let apart = number(&rig, "allocated").saturating_sub(before);
     assert!(apart >= 4 * MIB, "{apart}");
+    let get = |rig: &Rig| rig.zpool(&["get", "-Ho", "value", "dedup_table_quota", "tank"]);
+    let words = "cannot set property for 'tank': use 'none' to disable ddt table quota";
+    refused(&rig, &["set", "dedup_table_quota=0", "tank"], 1, words);
+    rig.zpool(&["set", "dedup_table_quota=1M", "tank"]);
+    assert_eq!(get(&rig).trim(), "1M");
     // Without a quota the next blocks have entries again.
     rig.zpool(&["set", "dedup_table_quota=none", "tank"]);
     unique(&rig, &mnt, "more", 4 << 10);

@@ -109,7 +109,7 @@ fn look_at(rig: &Rig, d: &[String]) {
 fn refusals(rig: &Rig, d: &[String]) {
     let set = |name: &str, vdev: &str, words: &str| {
         let why = format!(
-            "cannot set property {} for '{vdev}' on 'tank': {words}",
+            "cannot set property {} for {vdev} on tank: {words}",
             name.split('=').next().unwrap()
         );
         refused(rig, &["set", name, "tank", vdev], 1, &why);
@@ -142,7 +142,7 @@ fn refusals(rig: &Rig, d: &[String]) {
     set(
         "comment=x",
         &d[8],
-        "operation not supported on this type of vdev",
+        "invalid argument for this pool operation",
     );
     set("com.delphix:x=1", "mirror-1", "'com.delphix:x' is readonly");
 }

@@ -284,6 +284,88 @@ fn progress_stays_with_the_device_and_ends_with_a_fault() {
     assert!(note(&rig).contains("(untrimmed)"), "{}", note(&rig));
 }
 
+/// Names of other devices than those of vdevs spoil the whole command; `status` tells of all devices.
+#[test]
+fn spares_and_cache_devices_are_not_trimmed_and_nothing_is_done_beside_a_wrong_name() {
+    let Some(mut rig) = Rig::new("trim-aux") else {
+        return;
+    };
+    let d = rig.images(3, 128 * MIB);
+    let (cache, spare) = (d[1].as_str(), d[2].as_str());
+    rig.start();
+    rig.zpool(&[
+        "create",
+        "-O",
+        "mountpoint=none",
+        "tank",
+        &d[0],
+        "cache",
+        cache,
+        "spare",
+        spare,
+    ]);
+    for word in ["trim", "initialize"] {
+        let refused = |args: &[&str], words: &[&str]| {
+            let said = rig.try_run("zpool", &[&[word, "tank"], args].concat());
+            let said = said.fails(1);
+            for words in words {
+                let line = format!("cannot {word} {words}\n");
+                assert!(said.contains(&line), "{word} {args:?}: {said}");
+            }
+            assert_eq!(said.lines().count(), words.len(), "{said}");
+        };
+        let of_cache = format!("'{cache}': device is in use as a cache");
+        let of_spare = format!("'{spare}': device is reserved as a hot spare");
+        refused(&[cache], &[&of_cache]);
+        refused(&[&d[0], spare, cache], &[&of_spare, &of_cache]);
+        refused(&[&d[0], "nope"], &["'nope': no such device in pool"]);
+    }
+    let status = rig.zpool(&["status", "-it", "tank"]);
+    let row = |start: &str| {
+        let row = status.lines().find(|l| l.trim().starts_with(start));
+        row.unwrap_or_else(|| panic!("{start}: {status}"))
+            .to_string()
+    };
+    let untouched = "(uninitialized)  (untrimmed)";
+    assert!(row(&d[0]).ends_with(untouched), "{status}");
+    let want = format!("{spare}  AVAIL     {untouched}");
+    assert_eq!(row(spare).trim(), want, "{status}");
+}
+
+/// A device that was not opened since the import says nothing of discards.
+#[test]
+fn a_device_that_was_faulted_before_the_import_has_no_trim_support() {
+    let Some(mut rig) = Rig::new("trim-faulted") else {
+        return;
+    };
+    let d = rig.images(2, 256 * MIB);
+    let mnt = rig.mnt();
+    rig.start();
+    create(&rig, "mirror", &d, &[], &mnt);
+    rig.zpool(&["offline", "-f", "tank", &d[0]]);
+    assert!(
+        note(&rig, &d[0]).contains("(untrimmed)"),
+        "{}",
+        note(&rig, &d[0])
+    );
+    rig.zpool(&["export", "tank"]);
+    let dir = rig.disks();
+    rig.zpool(&["import", "-d", dir.to_str().unwrap(), "tank"]);
+    let faulted = note(&rig, &d[0]);
+    assert!(faulted.contains("(trim unsupported)"), "{faulted}");
+    let other = note(&rig, &d[1]);
+    assert!(other.contains("(untrimmed)"), "{other}");
+    let get = |disk: &str| rig.zpool(&["get", "-Ho", "value", "trim_support", "tank", disk]);
+    assert_eq!(
+        (get(&d[0]).trim(), get(&d[1]).trim()),
+        ("off", "on"),
+        "trim_support"
+    );
+    rig.zpool(&["clear", "tank", &d[0]]);
+    let back = note(&rig, &d[0]);
+    assert!(back.contains("(untrimmed)"), "{back}");
+}
+
 /// A loop device gives the space of its file back as well, when it is asked to.
 #[test]
 fn a_loop_device_is_trimmed_on_request() {

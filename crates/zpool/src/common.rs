@@ -185,6 +185,14 @@ pub fn assignments<'a>(
     Ok(out)
 }
 
+/// What is wrong with an option, as OpenZFS's usage error.
+pub fn as_usage(why: Fail) -> Fail {
+    match why {
+        Fail::Error(text) => Fail::Usage(text),
+        other => other,
+    }
+}
+
 /// Full name of a pool property, if there is one of that name.
 pub fn pool_property(name: &str) -> Option<String> {
     if let Some(info) = cli::props::pool(name) {

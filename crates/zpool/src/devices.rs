@@ -15,7 +15,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// `-o ashift=N`
 fn ashift(args: &Parsed) -> Result<Option<u32>, Fail> {
     let known = |name: &str| (name == "ashift").then(|| name.to_string());
-    let given = common::assignments(args.all("o"), known, "property here: only ashift is")?;
+    let given = common::assignments(args.all("o"), known, "property here: only ashift is")
+        .map_err(common::as_usage)?;
     let Some((_, value)) = given.first() else {
         return Ok(None);
     };
@@ -88,6 +89,9 @@ pub fn offline(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
 pub fn remove(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     if args.has("s") {
         return cancel_removal(args, cx);
+    }
+    if args.operands.len() == 1 {
+        return Err(Fail::Usage("missing device".into()));
     }
     let (pool, devices) = pool_and_devices(args)?;
     if args.has("n") {
@@ -211,12 +215,16 @@ fn put_beside(args: &Parsed, cx: &mut Cx<'_>, replace: bool) -> Outcome {
     });
     common::done(cx, &request, action, device)?;
     if args.has("w") {
-        let activity = match device.starts_with("raidz") {
-            _ if replace => "replace",
-            true => "raidz_expand",
-            false => "resilver",
+        // A device that is given by its guid may be a RAID-Z, or not.
+        let activities: &[&str] = match device.parse::<u64>() {
+            _ if replace => &["replace"],
+            Ok(_) => &["raidz_expand", "resilver"],
+            Err(_) if device.starts_with("raidz") => &["raidz_expand"],
+            Err(_) => &["resilver"],
         };
-        until_idle(cx, pool, activity)?;
+        for activity in activities {
+            until_idle(cx, pool, activity)?;
+        }
     }
     Ok(0)
 }

@@ -299,6 +299,8 @@ pub fn wait(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         [p] => p.clone(),
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
+    // A wrong word is refused before anything is printed.
+    common::stamp(args, cx)?;
     let columns: Vec<(&str, usize)> = ACTIVITIES
         .iter()
         .filter(|a| wanted.contains(a))

@@ -28,16 +28,16 @@ pub fn split(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         let why = "loading keys is only valid when importing the pool";
         return Err(Fail::Usage(why.into()));
     }
-    if let Some(root) = altroot.as_ref().filter(|r| !r.starts_with('/')) {
-        return Err(Fail::Error(format!(
-            "alternate root '{root}' is not an absolute path"
-        )));
-    }
     let (pool, new, devices) = match args.operands.as_slice() {
         [] => return Err(Fail::Usage("Missing pool name".into())),
         [_] => return Err(Fail::Usage("Missing new pool name".into())),
         [pool, new, devices @ ..] => (pool.clone(), new.clone(), devices.to_vec()),
     };
+    if let Some(root) = altroot.as_ref().filter(|r| !r.starts_with('/')) {
+        return Err(Fail::Error(format!(
+            "Unable to split {pool}: bad alternate root '{root}'"
+        )));
+    }
     let get = PoolGet {
         pools: vec![pool.clone()],
         tree: true,
@@ -100,7 +100,8 @@ fn options(args: &Parsed) -> Result<(Props, Vec<String>), Fail> {
         props.into_iter(),
         common::pool_property,
         common::POOL_PROPERTY,
-    )?;
+    )
+    .map_err(common::as_usage)?;
     let mount = mount.iter().flat_map(|o| o.split(','));
     let mount = mount.filter(|o| !o.is_empty()).map(str::to_string);
     Ok((props, mount.collect()))

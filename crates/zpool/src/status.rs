@@ -268,7 +268,7 @@ fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
             vec![format!(
                 "Removal of vdev {} copied {} in {}h{}m, completed on {}",
                 r.vdev,
-                nice(r.copied, true),
+                nice(r.copied, false),
                 minutes / 60,
                 minutes % 60,
                 time::ctime(r.end, zone)
@@ -301,8 +301,8 @@ fn removal_lines(pool: &Pool, look: &Look, zone: &TimeZone) -> Vec<String> {
 fn removal_progress(r: &api::Removal, now: u64) -> String {
     let sizes = format!(
         "{} copied out of {}",
-        nice(r.copied, true),
-        nice(r.to_copy, true)
+        nice(r.copied, false),
+        nice(r.to_copy, false)
     );
     let done = percent(r.copied, r.to_copy);
     if !r.goes_on {
@@ -315,7 +315,10 @@ fn removal_progress(r: &api::Removal, now: u64) -> String {
         hours if hours < SLOW_HOURS => format!("{hours}h{}m to go", minutes % 60),
         _ => "(copy is slow, no estimated time)".to_string(),
     };
-    format!("{sizes} at {}/s, {done:.2}% done, {left}", nice(rate, true))
+    format!(
+        "{sizes} at {}/s, {done:.2}% done, {left}",
+        nice(rate, false)
+    )
 }
 
 /// The sequential rebuilds to tell of: those that run, else those that ended after the last resilver.
@@ -417,7 +420,7 @@ fn expansion_progress(e: &api::Expansion, now: u64) -> String {
     let copied = e.reflowed.max(1);
     let rate = (copied / now.saturating_sub(e.start).max(1)).max(1);
     let left = e.to_reflow.saturating_sub(copied) / rate;
-    let (size, done) = (|n| nice(n, true), percent(e.reflowed, e.to_reflow));
+    let (size, done) = (|n| nice(n, false), percent(e.reflowed, e.to_reflow));
     let (so_far, all) = (size(e.reflowed), size(e.to_reflow));
     if e.stopped {
         return format!("{so_far} / {all} copied, {done:.2}% done, not being continued");
@@ -570,8 +573,7 @@ fn row(
     } else if s.noalloc {
         out.push_str("  (non-allocating)");
     }
-    // Spares are never trimmed, caches before they are used.
-    if vdevs::is_leaf(vdev) && vdev.class != VdevClass::Spare {
+    if vdevs::is_leaf(vdev) {
         out.push_str(&wear::notes(s, look));
     }
     out.push_str(&look.scripts.cells(vdev.guid, false));
@@ -685,7 +687,7 @@ mod tests {
             told(&e, 104),
             "4M / 16M copied at 1M/s, 25.00% done, 00:00:12 to go"
         );
-        let slow = "4M / 16M copied at 4B/s, 25.00% done, (copy is slow, no estimated time)";
+        let slow = "4M / 16M copied at 4/s, 25.00% done, (copy is slow, no estimated time)";
         assert_eq!(told(&e, 1_000_100), slow);
         e.waiting = true;
         let paused = "4M / 16M copied at 1M/s, 25.00% done, paused for resilver or clear";

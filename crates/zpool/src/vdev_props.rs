@@ -162,7 +162,7 @@ pub fn set(pool: &str, vdev: &str, (name, value): (String, String), cx: &mut Cx<
         None if cli::props::is_user_property(&name) => name,
         None => {
             return Err(Fail::Error(format!(
-                "cannot set property {name} for '{vdev}' on '{pool}': invalid property '{name}'"
+                "cannot set property {name} for {vdev} on {pool}: invalid property '{name}'"
             )))
         }
     };
@@ -238,7 +238,7 @@ mod tests {
         );
         let (status, _, err) = run("set nope=1 tank sda", &mut fake);
         assert_eq!(status, 1);
-        let words = "cannot set property nope for 'sda' on 'tank': invalid property 'nope'\n";
+        let words = "cannot set property nope for sda on tank: invalid property 'nope'\n";
         assert_eq!(err, words);
     }
 }

@@ -14,27 +14,34 @@ pub fn trim(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         None => 0,
         Some(text) => match base::sizes::parse(text) {
             Ok(n) => n,
-            Err(_) => return Err(Fail::Usage(format!("invalid value for rate: '{text}'"))),
+            Err(e) => {
+                let why = e.of(text);
+                return Err(Fail::Usage(format!("invalid value for rate: {why}")));
+            }
         },
     };
     if args.has("c") && args.has("s") {
         return Err(Fail::Usage(
-            "the -c and -s options are mutually exclusive".into(),
+            "-s cannot be combined with other options".into(),
         ));
     }
     if rate != 0 && (args.has("c") || args.has("s")) {
         return Err(Fail::Usage(
-            "the -r option cannot be used with -c or -s".into(),
+            "-r cannot be combined with the -c or -s options".into(),
         ));
+    }
+    if args.has("w") && (args.has("c") || args.has("s")) {
+        return Err(Fail::Usage("-w cannot be used with -c or -s".into()));
     }
     all(args, cx, (WearKind::Trim, rate, args.has("d")))
 }
 
 pub fn initialize(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
-    if ["c", "s", "u"].iter().filter(|f| args.has(f)).count() > 1 {
-        return Err(Fail::Usage(
-            "the -c, -s and -u options are mutually exclusive".into(),
-        ));
+    let mut given = ["u", "s", "c"].into_iter().filter(|f| args.has(f));
+    if let (Some(flag), Some(_)) = (given.next(), given.next()) {
+        return Err(Fail::Usage(format!(
+            "-{flag} cannot be combined with other options"
+        )));
     }
     all(args, cx, (WearKind::Initialize, 0, false))
 }

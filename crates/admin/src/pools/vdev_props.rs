@@ -404,7 +404,7 @@ impl Of<'_> {
                 }
             }
             "trim_support" => match node.filter(|v| v.kind().is_leaf()) {
-                Some(v) => on_off(v.can_trim()),
+                Some(v) => on_off(v.discards()),
                 None => Value::None,
             },
             _ => Value::None,
@@ -434,7 +434,7 @@ pub fn set(admin: &Arc<Admin>, peer: Peer, ask: &VdevSet) -> Result<(), ApiError
     let entry = entry_of(admin, &ask.pool)?;
     let name = ask.property.as_str();
     let action = format!(
-        "cannot set property {name} for '{}' on '{}'",
+        "cannot set property {name} for {} on {}",
         ask.vdev, ask.pool
     );
     let change = change(name, &ask.value).map_err(|why| failed(&action, Kind::Invalid, why))?;
@@ -447,8 +447,8 @@ pub fn set(admin: &Arc<Admin>, peer: Peer, ask: &VdevSet) -> Result<(), ApiError
     }
     let beside = |class: VdevClass| rows.iter().any(|v| v.guid == guid && v.class == class);
     if beside(VdevClass::Spare) && pool.tree().find(guid).is_none() || beside(VdevClass::Cache) {
-        let why = "operation not supported on this type of vdev";
-        return Err(failed(&action, Kind::Unsupported, why));
+        let why = "invalid argument for this pool operation";
+        return Err(failed(&action, Kind::Invalid, why));
     }
     if name == AUTOSIT && !pool.tree().find(guid).is_some_and(|v| has_parity(&v)) {
         let why = "operation not supported on this type of vdev";

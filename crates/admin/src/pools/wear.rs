@@ -1,6 +1,7 @@
 //! `zpool trim` and `zpool initialize`.
 
 use crate::errors::answer;
+use crate::pools::devices::{find, Named};
 use crate::pools::open;
 use crate::registry::Admin;
 use crate::suspended::{not_suspended, of_sync};
@@ -35,12 +36,19 @@ pub fn wear(admin: &Arc<Admin>, peer: Peer, ask: &PoolWear) -> Answer<Batch> {
         api::WearAction::Cancel => WearAction::Cancel,
         api::WearAction::Forget => WearAction::Forget,
     };
+    let mut out = Batch {
+        failed: strangers(pool, &ask.devices),
+        ..Batch::default()
+    };
+    // A name that is wrong spoils the command, as in OpenZFS.
+    if !out.failed.is_empty() {
+        return Ok(out);
+    }
     let chosen = leaves(pool, &ask.devices);
     let guids: Vec<u64> = chosen.iter().map(|(_, guid)| *guid).collect();
     let command = (ask.command.clone(), u64::from(peer.uid));
     let done = pool.wear(what, action, &guids, command).map_err(answer)?;
     let all = done.len();
-    let mut out = Batch::default();
     let mut unsupported = 0;
     for ((name, _), done) in chosen.into_iter().zip(done) {
         match done {
@@ -62,6 +70,20 @@ pub fn wear(admin: &Arc<Admin>, peer: Peer, ask: &PoolWear) -> Answer<Batch> {
         ));
     }
     Ok(out)
+}
+
+/// The names that are not those of devices of vdevs, and why nothing is done to them.
+fn strangers(pool: &Pool, names: &[String]) -> Vec<(String, ApiError)> {
+    let why = |name: &String| {
+        let (kind, text) = match find(pool, name) {
+            Some(Named::InTree(_)) => return None,
+            Some(Named::Spare(_)) => (Kind::Unsupported, "device is reserved as a hot spare"),
+            Some(Named::Cache(_)) => (Kind::Unsupported, "device is in use as a cache"),
+            None => (Kind::NotFound, "no such device in pool"),
+        };
+        Some((name.clone(), ApiError::reason(kind, text)))
+    };
+    names.iter().filter_map(why).collect()
 }
 
 /// The devices asked for with their guids, 0 if there is no such device; without names all leaves.

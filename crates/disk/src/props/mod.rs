@@ -8,7 +8,6 @@ mod pool;
 pub use dataset::DATASET;
 pub use pool::{PoolProp, PoolSet, When, POOL};
 
-use base::sizes::BadSize;
 use base::{bail, Error, Kind as ErrorKind, Result};
 
 /// Longest text value, with its NUL.
@@ -346,13 +345,7 @@ fn is_alias(word: &str) -> bool {
 
 /// Reads a size or count with the messages of the commands.
 pub fn parse_number(text: &str) -> Result<u64> {
-    base::sizes::parse(text).map_err(|e| {
-        invalid(match e {
-            BadSize::Value => format!("bad numeric value '{text}'"),
-            BadSize::Suffix(s) => format!("invalid numeric suffix '{s}'"),
-            BadSize::TooLarge => "numeric value is too large".to_string(),
-        })
-    })
+    base::sizes::parse(text).map_err(|e| invalid(e.of(text)))
 }
 
 impl Number {

@@ -177,6 +177,9 @@ impl PoolProp {
                     return Err(invalid("comment may only have printable characters".into()));
                 }
             }
+            "dedup_table_quota" if v == PropValue::Number(0) && value != "none" => {
+                return Err(invalid("use 'none' to disable ddt table quota".into()))
+            }
             "cachefile" if !is_cachefile(value) => {
                 return Err(invalid(format!(
                     "'{name}' must be empty, an absolute path, or 'none'"

@@ -3,7 +3,7 @@
 use crate::daemon_table::{DAEMON, ENVIRONMENT, FILES};
 use crate::examples::{self, Example};
 use crate::help::synopsis_words;
-use crate::props::{Class, Info, DATASET, POOL, POOL_SPACE, VDEV};
+use crate::props::{Class, Info, DATASET, POOL, POOL_CACHE, POOL_SPACE, VDEV};
 use crate::table::{Flag, Sub, Tool};
 use crate::zdb_table::ZDB;
 use crate::zfs_table::ZFS;
@@ -347,6 +347,15 @@ fn zpoolprops() -> String {
         "These read-only properties are shown when they are named; all leaves them out.",
     );
     for p in POOL_SPACE {
+        page.item(&format!("\\fB{}\\fR", escape(p.name)), p.help);
+    }
+    page.section("CACHE DEVICES");
+    page.paragraph(
+        "These read-only properties are shown when they are named, too. They have the names of the same counters in OpenZFS's arcstats. \
+         zpool list -o name,l2_hits,l2_misses,l2_asize POOL 5 shows them every five seconds; zpool iostat -v shows what each \
+         cache device reads and writes.",
+    );
+    for p in POOL_CACHE {
         page.item(&format!("\\fB{}\\fR", escape(p.name)), p.help);
     }
     page.section("FEATURES");

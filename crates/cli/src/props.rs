@@ -3,7 +3,7 @@
 
 mod data;
 
-pub use data::{DATASET, POOL, POOL_SPACE, VDEV};
+pub use data::{DATASET, POOL, POOL_CACHE, POOL_SPACE, VDEV};
 
 /// How a raw value becomes text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,8 @@ pub fn pool(name: &str) -> Option<&'static Info> {
     if name == "listsnaps" {
         return find(POOL, "listsnapshots");
     }
-    find(POOL, name).or_else(|| find(POOL_SPACE, name))
+    let tables = [POOL, POOL_SPACE, POOL_CACHE];
+    tables.into_iter().find_map(|table| find(table, name))
 }
 
 /// A property of vdevs by name or column heading.
@@ -221,6 +222,7 @@ pub fn dataset_form(name: &str) -> Form {
 pub fn pool_form(name: &str) -> Form {
     POOL.iter()
         .chain(POOL_SPACE)
+        .chain(POOL_CACHE)
         .find(|p| p.name == name)
         .map_or(Form::Text, |p| p.form)
 }
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn tables() {
-        for table in [DATASET, POOL, POOL_SPACE, VDEV] {
+        for table in [DATASET, POOL, POOL_SPACE, POOL_CACHE, VDEV] {
             let mut names = std::collections::HashSet::new();
             for p in table {
                 assert!(names.insert(p.name), "{} twice", p.name);

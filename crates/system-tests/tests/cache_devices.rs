@@ -190,6 +190,53 @@ fn a_new_cache_device_is_trimmed_and_no_command_trims_it() {
     assert!(taken() > 200 * MIB);
 }
 
+/// The names of OpenZFS's `arcstats`, which this software has as properties of the pool.
+#[test]
+fn hits_and_sizes_of_cache_devices_are_properties_of_the_pool() {
+    let Some(s) = scene("l2arc-counters", 256 * MIB, &[]) else {
+        return;
+    };
+    const ALL: &str =
+        "l2_hits,l2_misses,l2_read_bytes,l2_write_bytes,l2_asize,l2_hdr_size,l2_cksum_bad";
+    let numbers = || -> Vec<u64> {
+        let text = s.rig.zpool(&["get", "-Hpo", "value", ALL, "tank"]);
+        text.lines().map(|l| l.parse().expect(&text)).collect()
+    };
+    s.warm();
+    let before = numbers();
+    s.read();
+    let after = numbers();
+    let [hits, misses, read, written, asize, header, wrong] = after[..] else {
+        panic!("{after:?}");
+    };
+    // All of it, but for the blocks that memory still had.
+    assert!(
+        hits > before[0] + FILE / 2 / (128 << 10),
+        "{before:?} {after:?}"
+    );
+    assert!(read > before[2] + FILE / 2, "{before:?} {after:?}");
+    assert!(
+        read - before[2] >= (hits - before[0]) * 512,
+        "{before:?} {after:?}"
+    );
+    assert!(misses > 0, "the first read: {after:?}");
+    assert!((FILE * 3 / 4..=written + MIB).contains(&asize), "{after:?}");
+    assert_eq!(asize, cache(&s.rig).stats.alloc);
+    assert!(
+        (FILE / (128 << 10) * 100 / 2..MIB).contains(&header),
+        "{after:?}"
+    );
+    assert_eq!(wrong, 0);
+    let list = s
+        .rig
+        .zpool(&["list", "-Ho", "name,l2_hits,l2_asize", "tank"]);
+    assert!(list.starts_with("tank\t"), "{list}");
+    let all = s.rig.zpool(&["get", "all", "tank"]);
+    assert!(!all.contains("l2_"), "{all}");
+    s.reimport();
+    assert_eq!(numbers()[0], 0, "since the import");
+}
+
 #[test]
 fn secondarycache_says_what_goes_to_cache_devices() {
     let Some(s) = scene("l2arc-second", 256 * MIB, &["-O", "secondarycache=none"]) else {

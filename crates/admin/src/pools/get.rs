@@ -18,6 +18,7 @@ use dsl::{Features, PropValue};
 use env::Access;
 use pool::Pool;
 use space::{ClassStats, Stats};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 use vdev::keys::pool as key;
@@ -383,6 +384,9 @@ impl<'a> Getter<'a> {
         if let Some(value) = class_props::value(&self.entry.pool, self.space, name) {
             return Prop::new(name, value, Source::None);
         }
+        if let Some(n) = self.cache(name) {
+            return Prop::new(name, Value::Number(n), Source::None);
+        }
         if let "dedupused" | "dedupsaved" = name {
             return self.dedup(name);
         }
@@ -393,6 +397,23 @@ impl<'a> Getter<'a> {
                 None => Prop::new(name, Value::None, Source::Default),
             },
         }
+    }
+
+    /// A counter of the cache devices.
+    fn cache(&self, name: &str) -> Option<u64> {
+        let pool = &self.entry.pool;
+        let c = pool.cache_counters();
+        let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Some(match name {
+            "l2_hits" => count(&c.hits),
+            "l2_misses" => count(&c.misses),
+            "l2_read_bytes" => count(&c.read_bytes),
+            "l2_write_bytes" => count(&c.written_bytes),
+            "l2_cksum_bad" => count(&c.wrong),
+            "l2_asize" => pool.cache_sizes().0,
+            "l2_hdr_size" => pool.cache_sizes().1,
+            _ => return None,
+        })
     }
 
     /// Space of deduplicated blocks, or what deduplication saves.
@@ -479,7 +500,7 @@ impl<'a> Getter<'a> {
             (_, PropValue::Int(n)) if matches!(p.kind, props::Kind::Index(_)) => {
                 Value::Text(p.kind.print(&props::PropValue::Number(*n)))
             }
-            ("dedup_table_quota", PropValue::Int(n)) => {
+            ("dedup_table_quota", PropValue::Int(n @ (0 | u64::MAX))) => {
                 Value::Text(p.print(&props::PropValue::Number(*n)))
             }
             (_, PropValue::Str(t)) if t.is_empty() => Value::None,

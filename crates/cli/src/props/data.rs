@@ -221,6 +221,18 @@ pub static POOL_SPACE: &[Info] = table![
 ];
 
 #[rustfmt::skip]
+/// Counters of a pool's cache devices, which `all` does not show. They are called as in OpenZFS's `arcstats`.
+pub static POOL_CACHE: &[Info] = &[
+    row("l2_hits", "L2_HITS", Plain, ReadOnly, "", "<count>", "", HIDDEN_NUMBER, "Blocks read from a cache device since the import."),
+    row("l2_misses", "L2_MISSES", Plain, ReadOnly, "", "<count>", "", HIDDEN_NUMBER, "Blocks that neither memory nor a cache device had since the import."),
+    row("l2_read_bytes", "L2_READ", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "Bytes of the blocks of l2_hits, as they are stored."),
+    row("l2_write_bytes", "L2_WRITE", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "Bytes of the blocks written to cache devices since the import."),
+    row("l2_asize", "L2_ASIZE", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "Bytes that the blocks on the cache devices take there."),
+    row("l2_hdr_size", "L2_HDR", Size, ReadOnly, "", "<size>", "", HIDDEN_NUMBER, "Memory that the list of these blocks takes, which is part of the ceiling --max-arc-size."),
+    row("l2_cksum_bad", "L2_BAD", Plain, ReadOnly, "", "<count>", "", HIDDEN_NUMBER, "Blocks that a cache device had wrong, or could not read, since the import. The pool was asked instead."),
+];
+
+#[rustfmt::skip]
 /// Properties of vdevs (properties reference §12).
 pub static VDEV: &[Info] = &[
     row("name", "NAME", Text, ReadOnly, "", "<name>", "", HIDDEN, "Name in zpool status."),

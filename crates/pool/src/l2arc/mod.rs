@@ -79,8 +79,10 @@ pub struct CacheCounters {
     pub hits: AtomicU64,
     /// Reads that a cache device did not have.
     pub misses: AtomicU64,
-    /// Blocks written to cache devices.
-    pub written: AtomicU64,
+    /// Bytes of these blocks, as they are stored.
+    pub read_bytes: AtomicU64,
+    /// Bytes of the blocks written to cache devices.
+    pub written_bytes: AtomicU64,
     /// Blocks that a cache device had wrong.
     pub wrong: AtomicU64,
 }
@@ -157,6 +159,10 @@ impl SecondLevel for CacheDevices {
             }
         }
         let hits = out.iter().flatten().count() as u64;
+        let bytes: usize = out.iter().flatten().map(Vec::len).sum();
+        self.counters
+            .read_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
         self.counters.hits.fetch_add(hits, Ordering::Relaxed);
         let misses = reqs.len() as u64 - hits;
         self.counters.misses.fetch_add(misses, Ordering::Relaxed);
@@ -198,7 +204,7 @@ impl Pool {
                 used: 0,
                 stats: Stats::default(),
                 trimmed: None,
-                can_discard: true,
+                can_discard: state != CacheState::Missing,
             });
         };
         let stats = Stats::default();
@@ -225,9 +231,16 @@ impl Pool {
         found.and_then(|c| c.get_u64(keys::GUID))
     }
 
-    /// Hits, misses and writes of all cache devices.
+    /// Hits, misses and writes of all cache devices since the import.
     pub fn cache_counters(&self) -> &CacheCounters {
         &self.vdevs.caches.counters
+    }
+
+    /// Bytes that the blocks on all cache devices take there, and those that the list of these blocks takes in memory.
+    pub fn cache_sizes(&self) -> (u64, u64) {
+        let caches = &self.vdevs.caches;
+        let used = caches.list().iter().map(|d| d.space().1).sum();
+        (used, caches.index.len() as u64 * HEADER)
     }
 
     /// Forgets the errors of a cache device, or of all, and has broken ones tried again.
@@ -350,10 +363,11 @@ impl Pool {
         let mut seen = std::collections::HashSet::new();
         let found: Vec<Fresh> = found.into_iter().filter(|f| seen.insert(f.key)).collect();
         device.shrink(&caches.index, most.saturating_sub(found.len()));
-        let n = found.len() as u64;
+        let bytes: usize = found.iter().map(|f| f.raw.len()).sum();
         match device.write_pass(guid, found, &caches.index) {
             Ok(()) => {
-                caches.counters.written.fetch_add(n, Ordering::Relaxed);
+                let n = &caches.counters.written_bytes;
+                n.fetch_add(bytes as u64, Ordering::Relaxed);
             }
             Err(e) => {
                 tracing::warn!(pool = %self.name(), error = %e, "a cache device failed and is not used any more");

@@ -5,6 +5,7 @@
 //! (where it is mounted) and `sums` (what `sha256sum` says of its files).
 
 use crate::{hash, Dice, Rig};
+use api::{Fault, Transfer, Trouble};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -73,6 +74,19 @@ pub fn import(rig: &Rig, folder: &str, pool: &str) {
     let dir = rig.disks().join(folder);
     let dir = dir.to_str().unwrap();
     rig.zpool(&["import", "-f", "-d", dir, "-o", "cachefile=none", pool]);
+}
+
+/// Reads of these devices take so many milliseconds longer, until the daemon ends or other faults are set: a job that reads them is not over
+/// before it can be cut.
+pub fn slow(rig: &Rig, devices: &[String], ms: u64) {
+    let fault = |device: &String| Fault {
+        device: device.clone(),
+        on: Transfer::Read,
+        does: Trouble::Delay(ms),
+        one_of: 0,
+    };
+    let set = rig.set_faults(devices.iter().map(fault).collect());
+    assert!(set, "the daemon must be built with the feature `faults`");
 }
 
 /// Begins something and kills the daemon when a part of it is done. `begin` has it begun in the n-th try; `undo` is run where it was over

@@ -3,6 +3,7 @@
 use crate::errors::answer;
 use crate::events::{of_vdev, SYSEVENT};
 use crate::pools::create::{check_devices, label_objection, wishes, Objection, Wish};
+use crate::pools::named::{find, Named};
 use crate::pools::{moved, open};
 use crate::process::DeviceUse;
 use crate::registry::{Admin, PoolEntry};
@@ -11,31 +12,9 @@ use crate::Answer;
 use api::{ApiError, DeviceAttach, Peer, PoolAdd};
 use base::sync::ReadGuard;
 use base::{Error, Kind};
-use disk::NvList;
 use pool::{AttachRefusal, ExpandRefusal, Offline, Pool};
 use std::sync::{Arc, MutexGuard};
 use vdev::{keys, Attach, DevSpec, State, TopSpec, Vdev};
-
-/// What a user calls a device.
-pub(super) enum Named {
-    InTree(Arc<Vdev>),
-    /// A hot spare that stands in for nothing.
-    Spare(NvList),
-    /// Its guid.
-    Cache(u64),
-}
-
-pub(super) fn find(pool: &Pool, name: &str) -> Option<Named> {
-    if let Some(v) = pool.tree().find_by_name(name) {
-        return Some(Named::InTree(v));
-    }
-    let aux = pool.aux_devices();
-    let spare = aux.spares.iter().find(|c| pool::is_called(c, name));
-    match spare.cloned() {
-        Some(spare) => Some(Named::Spare(spare)),
-        None => pool.cache_named(name).map(Named::Cache),
-    }
-}
 
 /// The refusal of `action`, and why.
 pub(super) fn failed(action: &str, kind: Kind, why: impl std::fmt::Display) -> ApiError {

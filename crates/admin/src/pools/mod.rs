@@ -12,6 +12,7 @@ pub mod devices;
 pub mod get;
 pub mod import;
 mod moved;
+mod named;
 pub mod reguid;
 pub mod scan;
 pub mod set;

@@ -1,7 +1,7 @@
 //! `zpool trim` and `zpool initialize`.
 
 use crate::errors::answer;
-use crate::pools::devices::{find, Named};
+use crate::pools::named::{find, Named};
 use crate::pools::open;
 use crate::registry::Admin;
 use crate::suspended::{not_suspended, of_sync};

@@ -1,16 +1,14 @@
 //! The trait `Door` of `admin` implemented with FUSE mounts.
 
-use crate::mount_parts::{told, Held, Parts};
-use crate::nfs_slot::Slot;
+use crate::mount_parts::{told, Parts};
 use crate::snapdir_mount::SnapdirMount;
-use crate::view_door::{self, ViewHandle, Views};
+use crate::view_door::{self, MemberMount, ViewHandle, Views};
 use admin::{door, values, Admin, Door, Head, Mount, MountOptions, Mounted, Mounting, PoolEntry};
 use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Cause, Error, Kind, Result};
-use dsl::Dataset;
 use fuse::holders::{self, Holders};
 use fuse::{Atime, Config, End, Filesystem, MountPoint, Session, Transport, Trouble, Unmount};
-use fuse_zpl::{Adapter, Caching, Ending, Kernel, Left, ViewMount, Written};
+use fuse_zpl::{Adapter, Caching, Ending, Kernel, ViewMount, Written};
 use pool::Pool;
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -45,8 +43,6 @@ pub struct FuseDoor {
 
 /// One mount.
 pub struct FuseMount {
-    pool: Arc<Pool>,
-    ds: Arc<Dataset>,
     path: PathBuf,
     parts: Parts,
     /// The view that it begins, if it does.
@@ -55,11 +51,7 @@ pub struct FuseMount {
     /// Percent, see [`fuse::Mount::set_most_dirty`]; 0: never set.
     most_dirty: AtomicU32,
     session: fuse::Handle,
-    /// What the kernel keeps of what was written.
-    written: Written,
     notifier: fuse::Notifier,
-    /// What got lost at the end, in words.
-    lost: Mutex<Option<String>>,
     place_owner: Option<u32>,
     /// The mount of its `.zfs`, if that is one of its own.
     snapdir: Mutex<Option<SnapdirMount>>,
@@ -69,8 +61,6 @@ pub struct FuseMount {
     options: Mutex<fuse::MountOptions>,
     /// The daemon itself ends it.
     leaving: Arc<AtomicBool>,
-    /// It goes by force: system calls on it that wait for commands end.
-    forced: Arc<AtomicBool>,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -263,31 +253,22 @@ fn mount_again(ask: &Mounting<'_>, still: &Arc<Mounted>, place: &MountPoint) -> 
     still.apply(props);
     let path = mount.path().to_path_buf();
     let again = FuseMount {
-        pool: m.pool.clone(),
-        ds: m.ds.clone(),
         path: path.clone(),
-        parts: Parts {
-            ctl: m.parts.ctl.clone(),
-            adapter: m.parts.adapter.clone(),
-            nfs: m.parts.nfs.clone(),
-        },
+        parts: m.parts.at(&mount),
         view: m.view.clone(),
-        written: m.written.at(&mount),
         notifier: m.notifier.clone(),
-        lost: Mutex::default(),
         place_owner: place.owner(),
         snapdir: Mutex::default(),
         config: m.config.clone(),
         options: Mutex::new(kernel),
         leaving: m.leaving.clone(),
-        forced: m.forced.clone(),
         mount,
         most_dirty: AtomicU32::new(m.most_dirty.load(Ordering::Relaxed)),
         session: m.session.clone(),
         ended: m.ended.clone(),
     };
     again.leaving.store(false, Ordering::SeqCst);
-    again.forced.store(false, Ordering::SeqCst);
+    again.parts.set_forced(false);
     ask.entry.add_mount(Mounted::new(
         still.head.clone(),
         path,
@@ -409,30 +390,22 @@ fn serve<F: Filesystem + ?Sized>(
     }
     let view = view.map(|(handle, _)| handle);
     let ended = Arc::new((Mutex::new(false), Condvar::new()));
-    let nfs: Arc<Slot> = Arc::default();
     let path = mount.path().to_path_buf();
+    let parts = Parts::new((&entry.pool, ds), &adapter, written, new.forced);
+    let nfs = parts.nfs.clone();
     let fuse_mount = FuseMount {
-        pool: entry.pool.clone(),
-        ds: ds.clone(),
         path: path.clone(),
-        parts: Parts {
-            ctl: adapter.served().ctl().clone(),
-            adapter: new.adapter,
-            nfs: nfs.clone(),
-        },
+        parts,
         view: view.clone(),
         session: session.handle(),
         mount,
         most_dirty: AtomicU32::new(0),
-        written,
         notifier,
-        lost: Mutex::default(),
         place_owner: place.owner(),
         snapdir: Mutex::default(),
         config: new.config,
         options: Mutex::new(new.kernel),
         leaving: Arc::default(),
-        forced: new.forced,
         ended: ended.clone(),
     };
     drop(adapter);
@@ -572,8 +545,8 @@ impl FuseMount {
     /// The options as the kernel gets them.
     fn for_kernel(&self, options: &MountOptions) -> fuse::MountOptions {
         match self.view {
-            Some(_) => for_view(&self.ds.full_name(), options, &self.pool),
-            None => for_kernel(&self.ds.full_name(), options),
+            Some(_) => for_view(&self.parts.ds.full_name(), options, &self.parts.pool),
+            None => for_kernel(&self.parts.ds.full_name(), options),
         }
     }
 
@@ -645,17 +618,18 @@ impl FuseMount {
         self.leaving.store(true, Ordering::SeqCst);
         let staying = Staying(&self.leaving);
         let going = force.then(|| {
-            self.forced.store(true, Ordering::SeqCst);
-            Staying(&self.forced)
+            self.parts.set_forced(true);
+            Staying(&self.parts.forced)
         });
         // Aborting the connection drops what the kernel has not sent yet.
-        let _refusing_writes = force.then(|| self.write_out_for_the_end());
+        let hung = self.hung();
+        let _refusing_writes = force.then(|| self.write_out_for_the_end(&hung));
         match self.mount.unmount(how) {
             Err(e) if force && e.kind == Kind::Again => {
                 let place = self.path.display();
                 crate::log::warn(&format!(
                     "{}: it has ended, and stays at {place} without a daemon: {e}",
-                    self.ds.full_name()
+                    self.parts.ds.full_name()
                 ));
             }
             Err(e) => {
@@ -707,37 +681,30 @@ impl FuseMount {
     /// Whether `.zfs` is to be a mount of its own. What an ordinary user mounts has it in its own: the helper that mounts for
     /// these may not enter the mount of the file system.
     fn wants_snapdir(&self) -> bool {
-        !self.ds.is_snapshot()
+        !self.parts.ds.is_snapshot()
             && self.view.is_none()
             && !self.mount.by_helper()
             && self.parts.ctl.mode() == Snapdir::Visible
             && !self.leaving.load(Ordering::SeqCst)
     }
 
-    /// Takes what the kernel keeps of written data, before the connection is aborted. What could not
-    /// be taken is logged, and told by [`admin::door::Mount::lost`].
-    fn write_out_for_the_end(&self) -> Option<Ending<'_>> {
-        let files = self.written.files();
-        if files == 0 {
-            return None;
-        }
-        let (ending, done) = match self.pool.suspended() {
-            None => {
-                let (ending, done) = self.written.end();
-                (Some(ending), done)
+    /// The file systems that hang in the view that it begins.
+    fn hung(&self) -> Vec<Arc<MemberMount>> {
+        self.view.as_ref().map_or_else(Vec::new, |v| v.members())
+    }
+
+    /// Takes what the kernel keeps of written data, before the connection is aborted, also of what hangs in it.
+    fn write_out_for_the_end<'a>(&'a self, hung: &'a [Arc<MemberMount>]) -> Vec<Ending<'a>> {
+        let mut all: Vec<_> = self.parts.write_out_for_the_end().into_iter().collect();
+        for m in hung {
+            all.extend(m.parts.write_out_for_the_end());
+            if let Some(lost) = m.parts.lost.acquire().take() {
+                let mut own = self.parts.lost.acquire();
+                let before = own.take().map(|text| text + "; ").unwrap_or_default();
+                *own = Some(before + &lost);
             }
-            // It would get no further than memory.
-            Some(_) => {
-                let why = "I/O of the pool is suspended".to_string();
-                (None, Err(Left { files, why }))
-            }
-        };
-        if let Err(left) = done {
-            let text = format!("{}: {left}", self.ds.full_name());
-            crate::log::error(&text);
-            *self.lost.acquire() = Some(text);
         }
-        ending
+        all
     }
 
     /// Percent of the machine's limit that the kernel may hold of what was written here.
@@ -771,7 +738,8 @@ impl Mount for FuseMount {
         };
         if users.are_elsewhere() {
             // Nobody uses these copies. What the kernel keeps of written data comes first.
-            let _refusing_writes = self.write_out_for_the_end();
+            let hung = self.hung();
+            let _refusing_writes = self.write_out_for_the_end(&hung);
             self.mount.abort();
             self.session.stop();
             match self.wait() {
@@ -791,7 +759,7 @@ impl Mount for FuseMount {
     fn leave(&self, force: bool) -> Result<Option<String>> {
         self.take_away(force)?;
         Ok(self.wait().err().map(|users| {
-            let (name, users) = (self.ds.full_name(), told(&users));
+            let (name, users) = (self.parts.ds.full_name(), told(&users));
             format!("'{name}' is unmounted, but still in use in another mount namespace{users}")
         }))
     }
@@ -801,26 +769,19 @@ impl Mount for FuseMount {
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {
-        self.written.take().map_err(|left| left.to_string())
+        self.parts.write_out()
     }
 
     fn suspend(&self) -> Result<Box<dyn door::Held>> {
-        match self.parts.adapter.upgrade() {
-            Some(adapter) => Ok(Box::new(Held(adapter.served().suspend()?))),
-            None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
-        }
+        self.parts.suspend()
     }
 
     fn lost(&self) -> Option<String> {
-        self.lost.acquire().clone()
+        self.parts.lost.acquire().clone()
     }
 
-    /// Has the kernel ask again for attributes that it keeps for a moment: the space files take is
-    /// known.
     fn synced(&self) {
-        if let Some(adapter) = self.parts.adapter.upgrade() {
-            adapter.served().synced();
-        }
+        self.parts.synced();
     }
 
     fn close(&self, object: u64) {
@@ -842,12 +803,9 @@ impl Mount for FuseMount {
     }
 
     fn remount(&self, options: &MountOptions) -> Result<()> {
-        if self.view.is_some() && options.read_only {
-            // The kernel would see to it with a mount that is read-only.
-            let writing = |a: Arc<Adapter>| !a.door().writers().nodes().is_empty();
-            if self.parts.adapter.upgrade().is_some_and(writing) {
-                bail!(Busy, "files are open for writing");
-            }
+        // The kernel would see to it with a mount that is read-only.
+        if self.view.is_some() && options.read_only && self.parts.has_writers() {
+            bail!(Busy, "files are open for writing");
         }
         self.grant(options);
         let options = self.for_kernel(options);
@@ -860,9 +818,7 @@ impl Mount for FuseMount {
     }
 
     fn follow_props(&self) {
-        if let Some(adapter) = self.parts.adapter.upgrade() {
-            adapter.served().properties_changed();
-        }
+        self.parts.follow_props();
     }
 
     fn follow_snapdir(&self) {
@@ -878,14 +834,14 @@ impl Mount for FuseMount {
                     Ok(new) => *snapdir = Some(new),
                     Err(e) => crate::log::warn(&format!(
                         "{}: its .zfs stays in the same file system: {e}",
-                        self.ds.full_name()
+                        self.parts.ds.full_name()
                     )),
                 }
             }
             (Some(m), false) => match m.end(false) {
                 Ok(()) => *snapdir = None,
                 // It follows when it is unmounted.
-                Err(e) => crate::log::warn(&format!("{}: {e}", self.ds.full_name())),
+                Err(e) => crate::log::warn(&format!("{}: {e}", self.parts.ds.full_name())),
             },
             _ => {}
         }
@@ -893,7 +849,7 @@ impl Mount for FuseMount {
 
     fn tear_down(&self) -> Result<()> {
         self.leaving.store(true, Ordering::SeqCst);
-        self.forced.store(true, Ordering::SeqCst);
+        self.parts.set_forced(true);
         // What cannot be reached cannot be unmounted, but nothing must wait for it any more. What lies in it goes with it.
         let done = self.mount.unmount(Unmount::Force).inspect_err(|_| {
             self.mount.abort();
@@ -906,7 +862,7 @@ impl Mount for FuseMount {
 
     fn abort(&self) {
         self.leaving.store(true, Ordering::SeqCst);
-        self.forced.store(true, Ordering::SeqCst);
+        self.parts.set_forced(true);
         self.mount.abort();
         if let Some(m) = &*self.snapdir.acquire() {
             m.abort();

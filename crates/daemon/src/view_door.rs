@@ -5,21 +5,19 @@
 //! 3. It cannot have more power than the mount of the view: where the view forbids programs of others, devices or execution, so does it.
 //! 4. It ends once ([`MemberMount::finish`]): when it is unmounted, or with the session of the view.
 
-use crate::mount_parts::{told, Held, Parts};
-use crate::nfs_slot::Slot;
+use crate::mount_parts::{told, Parts};
 use admin::door::{self, MountOptions};
 use admin::{values, Admin, Head, Mount, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
-use dsl::Dataset;
 use fuse::holders;
-use fuse_zpl::{Adapter, Caching, Ending, Kernel, ViewMount, Written};
+use fuse_zpl::{Adapter, Caching, Kernel, ViewMount, Written};
 use pool::Pool;
 use std::any::Any;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use vfs::{OfHead, Served, Spare};
@@ -40,6 +38,7 @@ pub struct ViewHandle {
     caching: Caching,
     /// What the kernel forbids: programs with set-id bits, and devices.
     forbidden: Mutex<(bool, bool)>,
+    members: Mutex<Vec<Weak<MemberMount>>>,
 }
 
 impl ViewHandle {
@@ -61,7 +60,16 @@ impl ViewHandle {
             notifier: notifier.clone(),
             caching,
             forbidden: Mutex::new((options.nosuid, options.nodev)),
+            members: Mutex::default(),
         })
+    }
+
+    /// The file systems that hang in it.
+    pub fn members(&self) -> Vec<Arc<MemberMount>> {
+        let mut members = self.members.acquire();
+        members.retain(|m| m.strong_count() > 0);
+        let all = members.iter().filter_map(Weak::upgrade);
+        all.filter(|m| !m.has_ended()).collect()
     }
 
     fn mount(&self) -> fuse::Mount {
@@ -75,6 +83,9 @@ impl ViewHandle {
             for adapter in served.view().others() {
                 adapter.set_mount(mount.clone());
             }
+        }
+        for member in self.members() {
+            member.parts.written.set_mount(mount);
         }
     }
 
@@ -180,20 +191,14 @@ pub struct MemberMount {
     /// What all mounts have.
     pub parts: Parts,
     view: Arc<ViewHandle>,
-    number: u16,
+    number: u32,
     head: Arc<Head>,
-    ds: Arc<Dataset>,
-    pool: Arc<Pool>,
     entry: Weak<PoolEntry>,
     admin: Weak<Admin>,
     path: PathBuf,
     /// The same without links, as the kernel tells of it.
     real: PathBuf,
     place_owner: u32,
-    written: Written,
-    lost: Mutex<Option<String>>,
-    /// It goes by force: system calls on it that wait for commands end.
-    forced: Arc<AtomicBool>,
     /// What its own options forbid: programs with set-id bits, and devices; and what is kept from clients beside.
     own: Mutex<[(bool, bool); 2]>,
     ended: Mutex<bool>,
@@ -257,6 +262,7 @@ pub fn hang(m: &Mounting<'_>, inside: &Inside) -> Result<()> {
         }
     };
     mount.obey(&options);
+    view.members.acquire().push(Arc::downgrade(&mount));
     let mounted = Mounted::new(
         head,
         m.path.to_path_buf(),
@@ -308,24 +314,15 @@ impl MemberMount {
         let written = Written::new(mount.clone(), view.notifier.clone(), writers)
             .with_ids(served.view().ids(number));
         Ok(MemberMount {
-            parts: Parts {
-                ctl: files.ctl().clone(),
-                adapter: Arc::downgrade(&adapter),
-                nfs: Arc::<Slot>::default(),
-            },
+            parts: Parts::new((&entry.pool, ds), &adapter, written, forced),
             view: view.clone(),
             number,
             head: head.clone(),
-            ds: ds.clone(),
-            pool: entry.pool.clone(),
             entry: Arc::downgrade(entry),
             admin: Arc::downgrade(m.admin),
             path: m.path.to_path_buf(),
             real: real.to_path_buf(),
             place_owner: spare.owner,
-            written,
-            lost: Mutex::default(),
-            forced,
             own: Mutex::new([(options.nosuid, options.nodev), (false, false)]),
             ended: Mutex::new(false),
         })
@@ -334,6 +331,11 @@ impl MemberMount {
     /// Whether it hangs in this view.
     pub fn is_in(&self, view: &Arc<ViewHandle>) -> bool {
         Arc::ptr_eq(&self.view, view)
+    }
+
+    fn has_ended(&self) -> bool {
+        // One that is ending is not waited for.
+        self.ended.try_acquire().is_none_or(|ended| *ended)
     }
 
     fn obey(&self, options: &MountOptions) {
@@ -394,44 +396,23 @@ impl MemberMount {
         if !force {
             self.busy()?;
         }
-        self.forced.store(force, Ordering::SeqCst);
-        let _refusing_writes = force.then(|| self.write_out_for_the_end());
+        self.parts.set_forced(force);
+        let _refusing_writes = force.then(|| self.parts.write_out_for_the_end());
         let spare = view.unhang(self.number).map_err(|e| {
-            self.forced.store(false, Ordering::SeqCst);
+            self.parts.set_forced(false);
             let text = format!("cannot unmount '{}': {e}", self.path.display());
             Error::sentence(e.kind, text)
         })?;
         // Nobody comes any more; somebody may have come meanwhile.
         if let (false, Err(e)) = (force, self.busy()) {
             if let Err(e) = view.hang(spare, self.number) {
-                crate::log::error(&format!("{}: {e}", self.ds.full_name()));
+                crate::log::error(&format!("{}: {e}", self.parts.ds.full_name()));
             }
             return Err(e);
         }
         view.tidy(&spare);
         self.finish();
         Ok(())
-    }
-
-    /// Takes what the kernel keeps of written data, before requests are refused.
-    fn write_out_for_the_end(&self) -> Option<Ending<'_>> {
-        let files = self.written.files();
-        if files == 0 {
-            return None;
-        }
-        let (ending, left) = match self.pool.suspended() {
-            None => {
-                let (ending, done) = self.written.end();
-                (Some(ending), done.err().map(|left| left.to_string()))
-            }
-            Some(_) => (None, Some("I/O of the pool is suspended".to_string())),
-        };
-        if let Some(left) = left {
-            let text = format!("{}: {left}", self.ds.full_name());
-            crate::log::error(&text);
-            *self.lost.acquire() = Some(text);
-        }
-        ending
     }
 
     /// Ends it, once: everything is on disk, and it is out of the registry, when this returns.
@@ -449,12 +430,15 @@ impl MemberMount {
             adapter.door().close();
         }
         if let Err(e) = self.head.settle() {
-            crate::log::error(&format!("unmounting {}: {e}", self.ds.full_name()));
+            crate::log::error(&format!("unmounting {}: {e}", self.parts.ds.full_name()));
         }
         if let Some(entry) = self.entry.upgrade() {
             let own = |m: &Mounted| member(m).is_some_and(|m| std::ptr::eq(m, self));
-            if entry.mounted(self.ds.object()).is_some_and(|m| own(&m)) {
-                entry.remove_mount(self.ds.object());
+            if entry
+                .mounted(self.parts.ds.object())
+                .is_some_and(|m| own(&m))
+            {
+                entry.remove_mount(self.parts.ds.object());
             }
         }
         if let Some(admin) = self.admin.upgrade() {
@@ -488,24 +472,19 @@ impl Mount for MemberMount {
     }
 
     fn write_out(&self) -> std::result::Result<(), String> {
-        self.written.take().map_err(|left| left.to_string())
+        self.parts.write_out()
     }
 
     fn suspend(&self) -> Result<Box<dyn door::Held>> {
-        match self.parts.adapter.upgrade() {
-            Some(adapter) => Ok(Box::new(Held(adapter.served().suspend()?))),
-            None => bail!(Busy, "{}: the mount has just ended", self.path.display()),
-        }
+        self.parts.suspend()
     }
 
     fn lost(&self) -> Option<String> {
-        self.lost.acquire().clone()
+        self.parts.lost.acquire().clone()
     }
 
     fn synced(&self) {
-        if let Some(adapter) = self.parts.adapter.upgrade() {
-            adapter.served().synced();
-        }
+        self.parts.synced();
     }
 
     fn close(&self, object: u64) {
@@ -527,9 +506,8 @@ impl Mount for MemberMount {
     }
 
     fn remount(&self, options: &MountOptions) -> Result<()> {
-        let adapter = self.parts.adapter.upgrade();
-        let writing = |a: Arc<Adapter>| !a.door().writers().nodes().is_empty();
-        if options.read_only && adapter.is_some_and(writing) && !self.head.zfs().props().readonly {
+        let is_new = options.read_only && !self.head.zfs().props().readonly;
+        if is_new && self.parts.has_writers() {
             bail!(Busy, "files are open for writing");
         }
         self.obey(options);
@@ -537,19 +515,17 @@ impl Mount for MemberMount {
     }
 
     fn follow_props(&self) {
-        if let Some(adapter) = self.parts.adapter.upgrade() {
-            adapter.served().properties_changed();
-        }
+        self.parts.follow_props();
     }
 
     fn tear_down(&self) -> Result<()> {
         // It goes with the view, which is torn down as well.
-        self.forced.store(true, Ordering::SeqCst);
+        self.parts.set_forced(true);
         Ok(())
     }
 
     fn abort(&self) {
-        self.forced.store(true, Ordering::SeqCst);
+        self.parts.set_forced(true);
         if let Some(adapter) = self.parts.adapter.upgrade() {
             adapter.served().cut_off();
         }

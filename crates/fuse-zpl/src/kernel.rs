@@ -40,6 +40,13 @@ impl Kernel {
         }
     }
 
+    /// The kernel's generation of a node.
+    fn generation(&self, generation: u32) -> u32 {
+        self.ids
+            .as_ref()
+            .map_or(generation, |ids| ids.generation(generation))
+    }
+
     /// It is mounted at another place from now on.
     pub fn set_mount(&self, mount: Mount) {
         *self.mount.acquire() = mount;
@@ -93,7 +100,7 @@ impl Subscriber for Kernel {
         let truths: Vec<_> = files
             .iter()
             .map(|f| fuse::Truth {
-                file: (self.id(f.node).unwrap_or(0), f.generation),
+                file: (self.id(f.node).unwrap_or(0), self.generation(f.generation)),
                 size: f.size,
                 mtime: crate::convert::time(f.mtime),
             })

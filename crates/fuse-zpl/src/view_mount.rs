@@ -5,7 +5,9 @@
 //!    from one file system into another (EXDEV).
 //! 2. The kernel has one set of options for the mount, those of the first file system. Files of one with `exec=off` are not opened to
 //!    be executed here (EACCES). A library that a program maps cannot be told from data, and is let through.
-//! 3. The kernel asks for access control lists of all files, if it does for one. Where they are off a file has none.
+//! 3. Files are not opened without a message: the kernel would do so in all file systems of the mount, from its first ENOSYS on.
+//! 4. The kernel asks for access control lists of all files, if it does for one: it is told once, by FUSE_INIT. Where they are off a file
+//!    has none.
 
 use crate::adapter::{Adapter, Result};
 use crate::convert::{self, By};
@@ -16,6 +18,7 @@ use fuse::{
     AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, Negotiated, OpenArgs,
     Opened, ReadBuf, Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames,
 };
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,6 +101,7 @@ impl ViewMount {
     fn outside(&self, at: &Here<'_>, mut entry: Entry) -> Result<Entry> {
         if entry.node != 0 {
             (entry.node, entry.attr.ino) = self.view.entered(at, entry.node, entry.attr.ino)?;
+            entry.generation = at.generation(entry.generation);
         }
         Ok(entry)
     }
@@ -162,7 +166,9 @@ struct Listed<'a> {
     view: &'a ViewMount,
     at: &'a Here<'a>,
     out: &'a mut DirPlusBuf,
-    hung: &'a [Vec<u8>],
+    hung: &'a HashSet<Vec<u8>>,
+    /// What `..` leads to, if not to a directory of the same file system.
+    above: Option<u64>,
     full: bool,
 }
 
@@ -174,8 +180,7 @@ impl vfs::Listing for Listed<'_> {
     }
 
     fn add(&mut self, ino: u64, e: &DirEntry<'_>, entry: Option<&vfs::Entry>) -> bool {
-        let hidden = self.hung.iter().any(|n| n == e.name);
-        if hidden {
+        if self.hung.contains(e.name) {
             if let Some((entry, files)) = entry.zip(self.at.files) {
                 files.door().forget(entry.node, 1);
             }
@@ -189,7 +194,10 @@ impl vfs::Listing for Listed<'_> {
         let more = match entry {
             Some(entry) => !self.out.add(&entry, e.next, e.name),
             None => {
-                let ino = self.at.ino(ino);
+                let ino = match self.above {
+                    Some(above) if e.name == b".." => above,
+                    _ => self.at.ino(ino),
+                };
                 !self.out.add_plain(ino, e.next, u32::from(e.dtype), e.name)
             }
         };
@@ -199,11 +207,6 @@ impl vfs::Listing for Listed<'_> {
 }
 
 impl ViewMount {
-    fn names(&self, at: &Here<'_>) -> Vec<Vec<u8>> {
-        let all = self.view.extras(at, 0);
-        all.into_iter().map(|e| e.name).collect()
-    }
-
     /// `.` and `..` of a directory that is on no disk.
     fn dots(
         &self,
@@ -219,8 +222,11 @@ impl ViewMount {
             .all(|(ino, next, name)| put(*ino, *next, name))
     }
 
-    /// The inode number of the directory that a file system hangs in.
+    /// The inode number of the directory that a file system hangs in; none: `at` is not its root.
     fn ino_above(&self, at: &Here<'_>) -> Option<u64> {
+        if at.node != ROOT || at.number == 0 {
+            return None;
+        }
         let above = self.view.above(at.number)?;
         let ino = |at: &Here<'_>| -> Result<u64> {
             match at.files {
@@ -512,16 +518,13 @@ impl Filesystem for ViewMount {
         out: &mut DirBuf,
     ) -> Result<()> {
         self.with(node, |at| {
-            let hung = self.names(at);
-            let above = match at.node == ROOT && at.number != 0 {
-                true => self.ino_above(at),
-                false => None,
-            };
+            let hung = self.view.names(at);
+            let above = self.ino_above(at);
             let mut full = false;
             if View::<Adapter>::is_behind(offset) {
             } else if let Some(a) = at.files {
                 let mut put = |ino: u64, e: &DirEntry<'_>| {
-                    if hung.iter().any(|n| n == e.name) {
+                    if hung.contains(e.name) {
                         return true;
                     }
                     let ino = match above {
@@ -566,12 +569,13 @@ impl Filesystem for ViewMount {
                 let put = &mut |ino, next, name: &[u8]| !out.add_plain(ino, next, DT_DIR, name);
                 return Ok(!self.dots(at, offset, put));
             };
-            let hung = self.names(at);
+            let hung = self.view.names(at);
             let mut listed = Listed {
                 view: self,
                 at,
                 out,
                 hung: &hung,
+                above: self.ino_above(at),
                 full: false,
             };
             let position = (fh, offset);
@@ -587,14 +591,15 @@ impl Filesystem for ViewMount {
             if !out.fits(e.name.len()) {
                 break;
             }
-            match self.root(req, e.node) {
-                Ok(entry) => {
-                    if out.add(&entry, e.next, &e.name) {
-                        break;
-                    }
-                }
+            let full = match self.root(req, e.node) {
+                Ok(entry) => out.add(&entry, e.next, &e.name),
                 // It has just gone.
-                Err(_) => continue,
+                Err(Errno::ESTALE) => continue,
+                // It is there, and cannot be read.
+                Err(_) => out.add_plain(e.ino, e.next, DT_DIR, &e.name),
+            };
+            if full {
+                break;
             }
         }
         Ok(())

@@ -48,7 +48,7 @@ impl fmt::Display for Left {
 
 /// What the kernel may keep of one mount.
 pub struct Written {
-    mount: fuse::Mount,
+    mount: Mutex<fuse::Mount>,
     notifier: Notifier,
     writers: Arc<Writers>,
     /// The ids that the kernel has for files, if others than the writers'.
@@ -67,7 +67,7 @@ impl Written {
     /// For the files of `writers` in `mount`.
     pub fn new(mount: fuse::Mount, notifier: Notifier, writers: Arc<Writers>) -> Written {
         Written {
-            mount,
+            mount: Mutex::new(mount),
             notifier,
             writers,
             ids: None,
@@ -78,6 +78,11 @@ impl Written {
     pub fn with_ids(self, ids: ViewIds) -> Written {
         let ids = Some(ids);
         Written { ids, ..self }
+    }
+
+    /// The mount is at another place from now on.
+    pub fn set_mount(&self, mount: &fuse::Mount) {
+        *self.mount.acquire() = mount.clone();
     }
 
     /// The same file system, mounted elsewhere.
@@ -112,7 +117,8 @@ impl Written {
     fn take_within(&self, pages: Pages, stall: Duration) -> Result<(), Left> {
         let mut files = self.writers.nodes();
         if let Some(ids) = &self.ids {
-            let outside = |(node, generation)| Some((ids.outside(node)?, generation));
+            let outside =
+                |(node, generation)| Some((ids.outside(node)?, ids.generation(generation)));
             files = files.into_iter().filter_map(outside).collect();
         }
         let count = files.len();
@@ -120,7 +126,7 @@ impl Written {
             return Ok(());
         }
         let work = Arc::new(Work::default());
-        let (mount, notifier) = (self.mount.clone(), self.notifier.clone());
+        let (mount, notifier) = (self.mount.acquire().clone(), self.notifier.clone());
         let shared = work.clone();
         let first = move || {
             if pages == Pages::Drop {

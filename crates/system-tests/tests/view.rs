@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{symlink, DirEntryExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use system_tests::{until, users_can_mount, Rig};
+use system_tests::{number, until, users_can_mount, Rig};
 
 /// A pool `tank` whose mount is a view.
 fn view(name: &str) -> Option<(Rig, PathBuf)> {
@@ -432,4 +433,296 @@ fn an_ordinary_users_file_systems_are_inside_their_parents() {
     rig.zpool(&["export", "tank"]);
     rig.stop();
     rig.zdb_check("tank");
+}
+
+/// What `write` accepted is on the disk, though the kernel had it in its cache, and the file is still open.
+#[test]
+fn by_force_nothing_that_was_written_gets_lost() {
+    let Some((mut rig, mnt)) = view("view-force") else {
+        return;
+    };
+    for fs in ["tank/a", "tank/a/b", "tank/c"] {
+        rig.zfs(&["create", fs]);
+    }
+    let places = ["", "a", "a/b", "c"];
+    let write = |text: &str| -> Vec<File> {
+        let file = |dir: &&str| {
+            let path = mnt.join(dir).join("f");
+            let f = OpenOptions::new().create(true).append(true).open(path);
+            let mut f = f.unwrap();
+            f.write_all(text.as_bytes()).unwrap();
+            f
+        };
+        places.iter().map(file).collect()
+    };
+    let read = |dir: &str| fs::read_to_string(mnt.join(dir).join("f")).unwrap();
+    // One of them.
+    let open = write("one.");
+    rig.zfs(&["unmount", "-f", "tank/c"]);
+    assert!(open[3].metadata().is_err());
+    assert!(open[2].metadata().is_ok());
+    rig.zfs(&["mount", "tank/c"]);
+    assert_eq!(read("c"), "one.");
+    drop(open);
+    // The root, with all that is in it.
+    let open = write("two.");
+    let said = rig.try_run("zfs", &["unmount", "tank"]).fails(1);
+    assert!(said.contains("busy"), "{said}");
+    rig.zfs(&["unmount", "-f", "tank"]);
+    assert!(open.iter().all(|f| f.metadata().is_err()));
+    drop(open);
+    until("everything is unmounted", || rig.zfs(&["mount"]).is_empty());
+    rig.zfs(&["mount", "-a"]);
+    for dir in places {
+        assert_eq!(read(dir), "one.two.", "{dir}");
+    }
+    // The pool.
+    let open = write("three.");
+    rig.try_run("zpool", &["export", "tank"]).fails(1);
+    rig.zpool(&["export", "-f", "tank"]);
+    assert!(open.iter().all(|f| f.metadata().is_err()));
+    drop(open);
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    for dir in places {
+        assert_eq!(read(dir), "one.two.three.", "{dir}");
+    }
+    assert_eq!(lines(&rig, &mnt), 1);
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+    rig.zdb_check("tank");
+}
+
+/// Device numbers, access control lists and options that change while the view is mounted.
+#[test]
+fn options_of_one_place_hold_there_alone() {
+    if !system_tests::is_root() {
+        eprintln!("skipped: view-options needs root");
+        return;
+    }
+    let Some((mut rig, mnt)) = view("view-options") else {
+        return;
+    };
+    for (fs, option) in [
+        ("a", "devices=on"),
+        ("b", "acltype=posix"),
+        ("c", "atime=off"),
+    ] {
+        rig.zfs(&["create", "-o", option, &format!("tank/{fs}")]);
+    }
+    // A device: null, which everybody may read where it is one.
+    rig.sh(&format!(
+        "cd {}; for d in a b; do mknod -m 666 $d/null c 1 3; done; head -c1 a/null",
+        mnt.display()
+    ));
+    rig.zfs(&["set", "devices=off", "tank/a"]);
+    let rdev = |dir: &str| fs::metadata(mnt.join(dir).join("null")).unwrap().rdev();
+    assert_eq!((rdev("a"), rdev("b")), (0, 0x103));
+    rig.sh(&format!("! head -c1 {}/a/null 2>/dev/null", mnt.display()));
+    rig.zfs(&["set", "devices=on", "tank/a"]);
+    assert_eq!(rdev("a"), 0x103);
+    // Lists, where they are on.
+    let m = mnt.display().to_string();
+    for dir in ["a", "b"] {
+        fs::write(mnt.join(dir).join("f"), "f").unwrap();
+        fs::set_permissions(mnt.join(dir).join("f"), PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    rig.sh(&format!(
+        "setfacl -m u:12345:r {m}/b/f; ! setfacl -m u:12345:r {m}/a/f 2>/dev/null"
+    ));
+    let read = "setpriv --reuid=12345 --regid=12345 --clear-groups cat";
+    assert_eq!(rig.sh(&format!("{read} {m}/b/f")), "f");
+    rig.sh(&format!("! {read} {m}/a/f 2>/dev/null"));
+    rig.sh(&format!("setfacl -b {m}/b/f; ! {read} {m}/b/f 2>/dev/null"));
+    rig.sh(&format!(
+        "setfacl -d -m u:12345:rx {m}/b; touch {m}/b/g; getfacl -c {m}/b/g | grep 12345"
+    ));
+    // Times, each as it is set there.
+    let atime = |dir: &str| {
+        let path = mnt.join(dir).join("t");
+        if !path.exists() {
+            fs::write(&path, "t").unwrap();
+            rig.sh(&format!("touch -a -d 2001-01-01 {}", path.display()));
+        }
+        fs::read(&path).unwrap();
+        rig.zpool(&["sync"]);
+        fs::metadata(&path).unwrap().atime()
+    };
+    assert!(atime("a") > 1_000_000_000, "{}", atime("a"));
+    assert!(atime("c") < 1_000_000_000, "{}", atime("c"));
+    // Another mount of the same options: `remount` of one, and of all.
+    let ro = |dir: &str| {
+        fs::write(mnt.join(dir).join("new"), "x")
+            .err()
+            .and_then(|e| e.raw_os_error())
+    };
+    rig.zfs(&["mount", "-o", "remount,ro", "tank/a"]);
+    assert_eq!((ro("a"), ro("b"), ro("")), (Some(EROFS), None, None));
+    rig.zfs(&["mount", "-o", "remount,rw", "tank/a"]);
+    let open = OpenOptions::new()
+        .write(true)
+        .open(mnt.join("a/f"))
+        .unwrap();
+    let said = rig
+        .try_run("zfs", &["mount", "-o", "remount,ro", "tank/a"])
+        .fails(1);
+    assert!(
+        said.contains("busy") || said.contains("open for writing"),
+        "{said}"
+    );
+    drop(open);
+    assert_eq!(ro("a"), None);
+    rig.zfs(&["mount", "-o", "remount,ro", "tank"]);
+    assert_eq!((ro("a"), ro("")), (None, Some(EROFS)));
+    rig.zfs(&["mount", "-o", "remount,rw", "tank"]);
+    // What the whole view forbids nobody in it has.
+    rig.zfs(&["mount", "-o", "remount,nodev", "tank"]);
+    rig.sh(&format!("! head -c1 {m}/b/null 2>/dev/null"));
+    // A directory that is on no disk can be entered and listed.
+    rig.zfs(&["create", "-o", &format!("mountpoint={m}/x/y/z"), "tank/x"]);
+    let said = rig.sh(&format!("cd {m}/x && ls && cd y/z && echo z >f && cat ../../y/z/f && ls -id .. ../../y | cut -d' ' -f1 | uniq | wc -l"));
+    assert_eq!(said, "y\nz\n1\n");
+    rig.sh(&format!(
+        "setpriv --reuid=12345 --regid=12345 --clear-groups ls {m}/x/y"
+    ));
+    // What `..` of a root is, whichever way a listing is asked for.
+    for dir in ["a", "x/y/z"] {
+        let up = fs::metadata(mnt.join(dir).join("..")).unwrap().ino();
+        let said = rig.sh(&format!(
+            "cd {m}/{dir} && ls -a -i . | grep ' \\.\\.$' && ls -a -f -i . | grep ' \\.\\.$'"
+        ));
+        for line in said.lines() {
+            assert_eq!(
+                line.split_whitespace().next().unwrap(),
+                up.to_string(),
+                "{dir}: {said}"
+            );
+        }
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+    rig.zdb_check("tank");
+}
+
+/// Twenty file systems with rules of their own, used by everyday programs, while others beside them change.
+#[test]
+fn twenty_file_systems_in_one_view_under_use() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use system_tests::load::{disturb, Writer};
+    let Some((mut rig, mnt)) = view("view-twenty") else {
+        return;
+    };
+    let tank = |n: u32| format!("tank/f{n}");
+    for n in 0..8 {
+        rig.zfs(&["create", &tank(n)]);
+        rig.zfs(&["create", &format!("{}/in", tank(n))]);
+    }
+    for (fs, options) in [
+        ("tank/f0/in/deep", "exec=off"),
+        ("tank/f0/in/deep/er", "setuid=off"),
+        ("tank/f1/in/deep", "atime=off"),
+        ("tank/f2/in/deep", "quota=60M"),
+    ] {
+        rig.zfs(&["create", "-o", options, fs]);
+    }
+    let at = |p: &str| mnt.join(p);
+    fs::write(at("f3/in/kept"), "kept").unwrap();
+    rig.zfs(&["set", "readonly=on", "tank/f3/in"]);
+    fs::write(at("f4/f"), "before").unwrap();
+    rig.zfs(&["snapshot", "-r", "tank@begin"]);
+    assert_eq!(lines(&rig, &mnt), 1);
+    let stop = AtomicBool::new(false);
+    let scale = number("ZFS_FUSE_TEST_SCALE", 1);
+    let places = ["f0/in/deep/er", "f1/in/deep", "f2/in", "f5"];
+    let mut writers: Vec<_> = places
+        .iter()
+        .enumerate()
+        .map(|(n, p)| Writer::new(at(p).join("w"), n as u64).unwrap())
+        .collect();
+    std::thread::scope(|s| {
+        for w in &mut writers {
+            s.spawn(|| w.work(&stop));
+        }
+        s.spawn(|| disturb(&at("f2/in/deep"), 7, &stop));
+        s.spawn(|| disturb(&at("f1/in"), 8, &stop));
+        for round in 0..2 * scale {
+            change_others(&rig, &mnt, round);
+            use_it(&rig, &mnt, round);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for (w, place) in writers.iter_mut().zip(places) {
+        assert!(w.done > 5, "{place}: {}", w.done);
+        w.verify().unwrap_or_else(|e| panic!("{place}: {e}"));
+    }
+    let mut all = HashMap::new();
+    inodes(&mnt, &mut all);
+    for (ino, files) in &all {
+        let links = fs::symlink_metadata(&files[0]).unwrap().nlink();
+        assert!(files.len() == 1 || links > 1, "{ino}: {files:?}");
+    }
+    rig.stop();
+    rig.start();
+    for (w, place) in writers.iter_mut().zip(places) {
+        w.verify().unwrap_or_else(|e| panic!("{place}: {e}"));
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+    rig.zdb_check("tank");
+}
+
+/// What an administrator does beside those who work.
+fn change_others(rig: &Rig, mnt: &Path, round: u64) {
+    let at = |p: &str| mnt.join(p);
+    let kept = at("f3/in/.zfs/snapshot/begin/kept");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "kept");
+    fs::write(at("f4/f"), format!("after {round}")).unwrap();
+    rig.zfs(&["rollback", "tank/f4@begin"]);
+    assert_eq!(fs::read_to_string(at("f4/f")).unwrap(), "before");
+    rig.zfs(&["rename", "tank/f6", "tank/g6"]);
+    fs::write(at("g6/in/f"), "moved").unwrap();
+    rig.zfs(&["rename", "tank/g6", "tank/f6"]);
+    assert_eq!(fs::read_to_string(at("f6/in/f")).unwrap(), "moved");
+    // Received into, by a full stream and by an increment.
+    let snapshot = format!("tank/f5@r{round}");
+    rig.zfs(&["snapshot", &snapshot]);
+    match round {
+        0 => rig.sh(&format!("zfs send {snapshot} | zfs receive tank/copy")),
+        n => rig.sh(&format!(
+            "zfs send -i @r{} {snapshot} | zfs receive -F tank/copy",
+            n - 1
+        )),
+    };
+    assert!(at("copy/w").exists());
+    rig.zfs(&["create", "tank/f7/in/gone"]);
+    fs::write(at("f7/in/gone/f"), "x").unwrap();
+    rig.zfs(&["destroy", "-f", "tank/f7/in/gone"]);
+    assert!(!at("f7/in/gone").exists());
+    rig.zfs(&["unmount", "-f", "tank/f7/in"]);
+    rig.zfs(&["mount", "tank/f7/in"]);
+    rig.zfs(&["set", &format!("quota={}M", 60 + round), "tank/f2/in/deep"]);
+    assert_eq!(errno(fs::write(at("f3/in/new"), "")), EROFS);
+}
+
+/// What people do.
+fn use_it(rig: &Rig, mnt: &Path, round: u64) {
+    let m = mnt.display();
+    let said = rig.sh(&format!(
+        "set -e; cd {m}; \
+         git init -q f7/repo{round}; cd f7/repo{round}; git config user.email a@b; git config user.name n; \
+         for i in $(seq 60); do echo $i >file$i; done; git add .; git commit -qm one; \
+         for i in $(seq 30); do echo more >>file$i; done; git commit -qam two; \
+         git clone -q . {m}/f0/clone{round}; cd {m}/f0/clone{round}; git checkout -q HEAD~1; git checkout -q -; \
+         git gc -q; git fsck --strict >/dev/null 2>&1; git status --porcelain | wc -l; \
+         test $(find {m}/f0/clone{round} -name 'file*' | wc -l) = 60; \
+         cp -a {m}/f0/clone{round} {m}/f6/in/clone{round}; diff -r {m}/f0/clone{round} {m}/f6/in/clone{round}; \
+         mv {m}/f6/in/clone{round} {m}/f4/moved{round}; diff -r {m}/f0/clone{round} {m}/f4/moved{round}; \
+         du -s {m}/f0 >/dev/null; find {m}/f4 {m}/f6 {m}/f7 -type f | wc -l >/dev/null; \
+         tar -C {m}/f0 -cf - clone{round} | tar -C {m}/f6 -xf -; diff -r {m}/f0/clone{round} {m}/f6/clone{round}; \
+         if command -v rsync >/dev/null; then \
+         rsync -xaH {m}/f0/clone{round}/ {m}/f6/in/sync{round}/; diff -r {m}/f0/clone{round} {m}/f6/in/sync{round}; fi"
+    ));
+    assert_eq!(said.trim(), "0");
+    // Where programs do not run, they do not.
+    fs::copy("/bin/true", mnt.join("f0/in/deep/true")).unwrap();
+    rig.sh(&format!("! {m}/f0/in/deep/true 2>/dev/null"));
 }

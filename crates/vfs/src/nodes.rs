@@ -25,8 +25,10 @@ pub(crate) const OBJECT_BITS: u32 = 48;
 /// Bits of the generation that an id holds.
 const GENERATIONS: u32 = 0x7fff;
 /// The same at a door that is part of a view, whose ids name a file system, too (`view_ids.rs`).
-pub(crate) const GENERATIONS_IN_VIEW: u32 = 0x1ff;
-/// An id from a counter: object and generation did not make a unique one.
+pub(crate) const GENERATIONS_IN_VIEW: u32 = 0x1f;
+/// Bits of object numbers there. Objects that need more have counted ids.
+pub(crate) const OBJECTS_IN_VIEW: u32 = 34;
+/// An id from a counter: object and generation did not make a unique one, or did not fit.
 pub(crate) const COUNTED: u64 = 1 << 63;
 
 /// How many znodes are kept for the nodes of clients, and how many may be. Memory is one for the
@@ -143,6 +145,8 @@ pub struct Nodes {
     root: AtomicU64,
     /// Bits of the generation that go into ids.
     generations: u32,
+    /// The largest object that does.
+    most_object: u64,
     shards: [Mutex<Shard>; SHARDS],
     counted: Mutex<Counted>,
     next: AtomicU64,
@@ -157,6 +161,10 @@ impl Nodes {
             generations: match in_view {
                 true => GENERATIONS_IN_VIEW,
                 false => GENERATIONS,
+            },
+            most_object: match in_view {
+                true => (1 << OBJECTS_IN_VIEW) - 1,
+                false => (1 << OBJECT_BITS) - 1,
             },
             shards: Default::default(),
             counted: Mutex::default(),
@@ -177,6 +185,14 @@ impl Nodes {
             return ROOT;
         }
         object | u64::from(generation & self.generations) << OBJECT_BITS
+    }
+
+    /// The same, or a counted id for an object that does not fit.
+    fn first_id(&self, object: u64, generation: u32) -> u64 {
+        match object <= self.most_object {
+            true => self.id(object, generation),
+            false => self.counted_id(object, generation),
+        }
     }
 
     fn object(&self, id: u64) -> Option<u64> {
@@ -203,7 +219,7 @@ impl Nodes {
     /// The node id of a znode, with one more lookup.
     pub fn enter(&self, z: &Arc<Znode>) -> u64 {
         let generation = z.gen as u32;
-        let mut id = self.id(z.object, generation);
+        let mut id = self.first_id(z.object, generation);
         loop {
             let mut s = self.shard(id).acquire();
             let k = s.known.entry(id).or_insert_with(|| Known {
@@ -227,7 +243,7 @@ impl Nodes {
                     s.known.remove(&id);
                 }
                 drop(s);
-                id = self.id(z.object, generation);
+                id = self.first_id(z.object, generation);
                 continue;
             }
             k.lookups = k.lookups.saturating_add(1);
@@ -431,7 +447,8 @@ impl Nodes {
                     drop(out);
                     return;
                 }
-                Some(_) if id & COUNTED == 0 => {
+                // Known by another id, or one that does not fit.
+                known if id & COUNTED == 0 && (known.is_some() || z.object > self.most_object) => {
                     drop(s);
                     match self.counted.acquire().ids.get(&(z.object, generation)) {
                         Some(other) => id = *other,
@@ -541,6 +558,12 @@ impl Nodes {
             true => Some(first),
             false => later().filter(|id| is_it(*id)),
         }
+    }
+
+    /// The same, or the id that they get when they ask for it; none: it would be a counted one.
+    pub(crate) fn lasting_id(&self, object: u64, generation: u32) -> Option<u64> {
+        let made = || (object <= self.most_object).then(|| self.id(object, generation));
+        self.id_of(object, generation).or_else(made)
     }
 
     /// Object and generation of a node that clients know.

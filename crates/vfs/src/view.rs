@@ -8,7 +8,8 @@
 //!    file system that cannot be shown (locked).
 //! 4. A request is inside the file system it is for ([`View::with`]). [`View::end`] waits for those that are in, and refuses others:
 //!    with `Stale`, without waiting, since a request that is in may wait for one that comes.
-//! 5. A number is given to another file system when the clients have forgotten all nodes of the one before.
+//! 5. A number is given again when the clients have forgotten all nodes of the file system that had it. A file system has the number
+//!    of its dataset whenever that is free, so that handles of its files go on after a restart (`view_ids.rs`).
 //!
 //! Names and links never lead from one file system to another: the caller compares [`At::number`]. Clients are told of names that
 //! come and go, with no lock held.
@@ -23,12 +24,13 @@ use crate::directories::BRIEF;
 use crate::door::Door;
 use crate::nodes::ROOT;
 use crate::subscriber::Subscriber;
-use crate::view_ids::{inode, ViewIds, ViewTrees, MOST};
-use base::sync::RwLockExt;
+use crate::view_ids::{self, inode, salt, ViewIds, ViewTrees, COUNTED_FROM, MOST};
+use base::sync::{CondvarExt, MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
+use std::time::{Duration, Instant};
 use zpl::{Attr, Time, Zfs, Znode};
 
 /// Positions in a listing behind all that the directory itself has: its entries use fewer bits, or all of them.
@@ -37,6 +39,8 @@ const TAIL: u64 = 1 << 62;
 const MOST_COPIED: u64 = 8 << 20;
 /// Bytes that are copied at a time.
 const PIECE: u64 = 1 << 20;
+/// How long clients may take to forget the nodes of a file system that has ended, when it is mounted again.
+const FORGETTING: Duration = Duration::from_millis(200);
 
 /// What a view is made of: something with a door.
 pub trait Within: Send + Sync + 'static {
@@ -61,27 +65,29 @@ enum State<M> {
 
 /// One place of a view: a file system, or an empty directory.
 struct Member<M> {
-    number: u16,
+    number: u32,
     /// Its dataset object; 0: the first one.
     dataset: u64,
     /// Lookups that the clients have of its nodes.
     lookups: AtomicU64,
     /// Files are not to be executed.
     noexec: AtomicBool,
+    /// It has been more than a number that is taken.
+    joined: AtomicBool,
     state: RwLock<State<M>>,
 }
 
 /// A directory in which something hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Spot {
-    member: u16,
+    member: u32,
     /// Object and generation; 0 for the root.
     object: u64,
     generation: u32,
 }
 
 impl Spot {
-    fn root(member: u16) -> Spot {
+    fn root(member: u32) -> Spot {
         Spot {
             member,
             object: 0,
@@ -92,11 +98,13 @@ impl Spot {
 
 struct Table<M> {
     /// By number.
-    members: Vec<Arc<Member<M>>>,
+    members: HashMap<u32, Arc<Member<M>>>,
+    /// Where the search for a counted number begins.
+    next: u32,
     /// Numbers by directory and name.
-    hung: HashMap<Spot, BTreeMap<Vec<u8>, u16>>,
+    hung: HashMap<Spot, BTreeMap<Vec<u8>, u32>>,
     /// The other way round.
-    places: HashMap<u16, (Spot, Vec<u8>)>,
+    places: HashMap<u32, (Spot, Vec<u8>)>,
 }
 
 /// File systems as one tree.
@@ -107,6 +115,8 @@ pub struct View<M> {
     hung: AtomicUsize,
     deep: AtomicUsize,
     trees: ViewTrees,
+    /// A file system that has ended is forgotten.
+    forgotten: (Mutex<()>, Condvar),
     clients: OnceLock<Arc<dyn Subscriber>>,
     owner: (u32, u32),
 }
@@ -114,7 +124,7 @@ pub struct View<M> {
 /// What a node of a view is.
 pub struct At<'a, M> {
     /// The number of its file system.
-    pub number: u16,
+    pub number: u32,
     /// The file system; none: the node is an empty directory.
     pub files: Option<&'a Arc<M>>,
     /// The node there.
@@ -129,6 +139,13 @@ impl<M> At<'_, M> {
     /// The inode number in the view of an object of the same file system.
     pub fn ino(&self, ino: u64) -> u64 {
         inode(self.dataset, ctldir::is_ours(self.node), ino)
+    }
+
+    /// The generation in the view of an object of the same file system.
+    pub fn generation(&self, generation: u64) -> u64 {
+        // Of a directory that is on no disk the number is made of its place.
+        let dataset = self.empty.map_or(self.dataset, |e| e.ino);
+        generation ^ u64::from(salt(self.number, dataset))
     }
 
     /// Files are not to be executed.
@@ -181,13 +198,15 @@ impl<M: Within> View<M> {
         Arc::new(View {
             first,
             table: RwLock::new(Table {
-                members: Vec::new(),
+                members: HashMap::new(),
+                next: COUNTED_FROM,
                 hung: HashMap::new(),
                 places: HashMap::new(),
             }),
             hung: AtomicUsize::new(0),
             deep: AtomicUsize::new(0),
             trees: trees.0,
+            forgotten: Default::default(),
             clients: OnceLock::new(),
             owner,
         })
@@ -207,7 +226,7 @@ impl<M: Within> View<M> {
     pub fn others(&self) -> Vec<Arc<M>> {
         let members = self.table.acquire_read().members.clone();
         let files = members
-            .iter()
+            .values()
             .filter_map(|m| match &*m.state.try_acquire_read()? {
                 State::Files(files) => Some(files.clone()),
                 _ => None,
@@ -215,9 +234,8 @@ impl<M: Within> View<M> {
         files.collect()
     }
 
-    fn member(&self, number: u16) -> Option<Arc<Member<M>>> {
-        let at = usize::from(number).checked_sub(1)?;
-        self.table.acquire_read().members.get(at).cloned()
+    fn member(&self, number: u32) -> Option<Arc<Member<M>>> {
+        self.table.acquire_read().members.get(&number).cloned()
     }
 
     /// Does something with a node, inside its file system.
@@ -265,7 +283,7 @@ impl<M: Within> View<M> {
     /// # Errors
     /// `Kind::Overflow`: it has no id in a view.
     pub fn entered(&self, at: &At<'_, M>, node: u64, ino: u64) -> Result<(u64, u64)> {
-        let Some(id) = self.ids(at.number).outside(node) else {
+        let Some(id) = self.trees.outside(at.number, node) else {
             if let Some(files) = at.files {
                 files.door().forget(node, 1);
             }
@@ -278,8 +296,9 @@ impl<M: Within> View<M> {
     }
 
     /// The ids of a file system in the view.
-    pub fn ids(&self, number: u16) -> ViewIds {
-        ViewIds::new(number, &self.trees)
+    pub fn ids(&self, number: u32) -> ViewIds {
+        let dataset = self.member(number).map_or(0, |m| m.dataset);
+        ViewIds::new(number, salt(number, dataset), &self.trees)
     }
 
     /// Clients drop lookups of a node, also of a file system that is gone.
@@ -300,6 +319,29 @@ impl<M: Within> View<M> {
         if let Some(State::Files(files)) = member.state.try_acquire_read().as_deref() {
             files.door().forget(node, lookups);
         };
+        if self.drop_ended(&member) {
+            let _waits = self.forgotten.0.acquire();
+            self.forgotten.1.notify_all();
+        }
+    }
+
+    /// The number of one that has ended, and of which clients know nothing, is free. Whether it is now.
+    fn drop_ended(&self, member: &Arc<Member<M>>) -> bool {
+        let is_over = |m: &Member<M>| {
+            m.lookups.load(Ordering::Relaxed) == 0
+                && matches!(m.state.try_acquire_read().as_deref(), Some(State::Ended))
+        };
+        if !is_over(member) {
+            return false;
+        }
+        let mut table = self.table.acquire_write();
+        // Until it has joined, one that begins looks like one that has ended.
+        let is_it = |m: &Arc<Member<M>>| Arc::ptr_eq(m, member);
+        let found = table.members.get(&member.number).is_some_and(is_it);
+        if found && member.joined.load(Ordering::Acquire) {
+            table.members.remove(&member.number);
+        }
+        found
     }
 
     fn spot(&self, at: &At<'_, M>) -> Option<Spot> {
@@ -325,15 +367,16 @@ impl<M: Within> View<M> {
         let spot = self.spot(at)?;
         let number = *self.table.acquire_read().hung.get(&spot)?.get(name)?;
         match self.is_standing(number) {
-            true => Some(self.ids(number).root()),
+            true => Some(view_ids::root(number)),
             false => {
                 self.remove(number);
+                self.end_if_idle(number);
                 None
             }
         }
     }
 
-    fn is_standing(&self, number: u16) -> bool {
+    fn is_standing(&self, number: u32) -> bool {
         let stands = |m: Arc<Member<M>>| match m.state.try_acquire_read().as_deref() {
             Some(State::Empty(e)) => e.stands.as_ref().is_none_or(|stands| stands()),
             _ => true,
@@ -341,7 +384,7 @@ impl<M: Within> View<M> {
         self.member(number).is_some_and(stands) || self.has_children(number)
     }
 
-    fn has_children(&self, number: u16) -> bool {
+    fn has_children(&self, number: u32) -> bool {
         let table = self.table.acquire_read();
         table.hung.keys().any(|spot| spot.member == number)
     }
@@ -370,13 +413,24 @@ impl<M: Within> View<M> {
         let mut hung: Vec<_> = hung.unwrap_or_default().into_iter().collect();
         hung.retain(|(_, number)| u64::from(*number) > from && self.is_standing(*number));
         hung.sort_by_key(|(_, number)| *number);
-        let extra = |(name, number): (Vec<u8>, u16)| Extra {
+        let extra = |(name, number): (Vec<u8>, u32)| Extra {
             name,
             ino: self.root_ino(number),
-            node: self.ids(number).root(),
+            node: view_ids::root(number),
             next: TAIL + u64::from(number),
         };
         hung.into_iter().map(extra).collect()
+    }
+
+    /// The names of what hangs in a directory.
+    pub fn names(&self, at: &At<'_, M>) -> HashSet<Vec<u8>> {
+        let Some(spot) = self.spot(at) else {
+            return HashSet::new();
+        };
+        let hung = self.table.acquire_read().hung.get(&spot).cloned();
+        let mut hung = hung.unwrap_or_default();
+        hung.retain(|_, number| self.is_standing(*number));
+        hung.into_keys().collect()
     }
 
     /// Whether a position is behind all that a directory itself has.
@@ -384,7 +438,7 @@ impl<M: Within> View<M> {
         position >> 32 == TAIL >> 32
     }
 
-    fn root_ino(&self, number: u16) -> u64 {
+    fn root_ino(&self, number: u32) -> u64 {
         let Some(member) = self.member(number) else {
             return 0;
         };
@@ -447,24 +501,32 @@ impl<M: Within> View<M> {
         }
     }
 
-    /// The directory that the root of a file system hangs in, as a node of the view.
-    pub fn above(&self, number: u16) -> Option<u64> {
+    /// The directory that the root of a file system hangs in, as a node of the view. Clients may ask for it by a handle, without
+    /// knowing it yet.
+    pub fn above(&self, number: u32) -> Option<u64> {
         let spot = self.table.acquire_read().places.get(&number)?.0;
-        self.node_of(spot)
+        if spot.object == 0 {
+            return Some(view_ids::root(spot.member));
+        }
+        let files = self.files(spot.member)?;
+        let node = files
+            .door()
+            .nodes
+            .lasting_id(spot.object, spot.generation)?;
+        self.trees.outside(spot.member, node)
     }
 
     /// A directory as a node of the view, if clients know it.
     fn node_of(&self, spot: Spot) -> Option<u64> {
-        let ids = self.ids(spot.member);
         if spot.object == 0 {
-            return Some(ids.root());
+            return Some(view_ids::root(spot.member));
         }
         let files = self.files(spot.member)?;
         let node = files.door().nodes.id_of(spot.object, spot.generation)?;
-        ids.outside(node)
+        self.trees.outside(spot.member, node)
     }
 
-    fn files(&self, number: u16) -> Option<Arc<M>> {
+    fn files(&self, number: u32) -> Option<Arc<M>> {
         if number == 0 {
             return Some(self.first.clone());
         }
@@ -590,40 +652,66 @@ impl<M: Within> View<M> {
         Ok(empty)
     }
 
-    /// A number for a file system that is to be part of the view.
+    /// A number for a file system that is to be part of the view: that of its dataset, or a counted one.
     ///
     /// # Errors
     /// There is none left.
-    fn number(&self, dataset: u64, state: State<M>) -> Result<u16> {
-        let mut table = self.table.acquire_write();
-        let member = |number: u16| {
-            Arc::new(Member {
-                number,
-                dataset,
-                lookups: AtomicU64::new(0),
-                noexec: AtomicBool::new(false),
-                state: RwLock::new(state),
-            })
-        };
-        if table.members.len() + 1 < usize::from(MOST) {
-            let number = table.members.len() as u16 + 1;
-            table.members.push(member(number));
-            return Ok(number);
+    fn number(&self, dataset: u64, state: State<M>) -> Result<u32> {
+        let own = u32::try_from(dataset)
+            .ok()
+            .filter(|n| (1..COUNTED_FROM).contains(n));
+        if let Some(own) = own {
+            self.wait_for(own);
         }
-        let over = |m: &Arc<Member<M>>| {
-            m.lookups.load(Ordering::Relaxed) == 0
-                && matches!(m.state.try_acquire_read().as_deref(), Some(State::Ended))
-        };
-        match table.members.iter().position(over) {
-            Some(at) => {
-                let number = at as u16 + 1;
-                table.members[at] = member(number);
-                Ok(number)
+        let mut table = self.table.acquire_write();
+        let own = own.filter(|n| !table.members.contains_key(n));
+        let number = match own {
+            Some(own) => own,
+            None => {
+                let from = table.next;
+                let mut all = (from..MOST).chain(COUNTED_FROM..from);
+                let free = all.find(|n| !table.members.contains_key(n));
+                let free = free.ok_or_else(|| {
+                    let text = "too many file systems have come and gone in the view: unmount it and mount it again";
+                    Error::new(Kind::NoSpace, text)
+                })?;
+                table.next = if free + 1 < MOST {
+                    free + 1
+                } else {
+                    COUNTED_FROM
+                };
+                free
             }
-            None => Err(Error::new(
-                Kind::NoSpace,
-                "too many file systems have come and gone in the view: unmount it and mount it again",
-            )),
+        };
+        let joined = !matches!(state, State::Ended);
+        let member = Member {
+            number,
+            dataset,
+            lookups: AtomicU64::new(0),
+            noexec: AtomicBool::new(false),
+            joined: AtomicBool::new(joined),
+            state: RwLock::new(state),
+        };
+        table.members.insert(number, Arc::new(member));
+        Ok(number)
+    }
+
+    /// Waits a moment until clients have forgotten the nodes of the file system that has had a number.
+    fn wait_for(&self, number: u32) {
+        let begin = Instant::now();
+        let mut waits = self.forgotten.0.acquire();
+        while let Some(member) = self.member(number) {
+            let ended = matches!(
+                member.state.try_acquire_read().as_deref(),
+                Some(State::Ended)
+            );
+            if !ended || begin.elapsed() >= FORGETTING {
+                return;
+            }
+            waits = self
+                .forgotten
+                .1
+                .wait_acquire_timeout(waits, FORGETTING / 10);
         }
     }
 
@@ -635,20 +723,24 @@ impl<M: Within> View<M> {
         &self,
         dataset: u64,
         make: impl FnOnce(ViewIds) -> Result<Arc<M>>,
-    ) -> Result<(u16, Arc<M>)> {
+    ) -> Result<(u32, Arc<M>)> {
         let number = self.number(dataset, State::Ended)?;
-        let files = make(self.ids(number))?;
+        let made = make(self.ids(number));
         if let Some(member) = self.member(number) {
-            *member.state.acquire_write() = State::Files(files.clone());
+            member.joined.store(true, Ordering::Release);
+            match &made {
+                Ok(files) => *member.state.acquire_write() = State::Files(files.clone()),
+                Err(_) => drop(self.drop_ended(&member)),
+            }
         }
-        Ok((number, files))
+        Ok((number, made?))
     }
 
     /// Hangs a file system at its place: it is seen from now on. What hid there that is on no disk goes.
     ///
     /// # Errors
     /// Something else hangs there by now.
-    pub fn hang(&self, spare: Spare, number: u16) -> Result<()> {
+    pub fn hang(&self, spare: Spare, number: u32) -> Result<()> {
         let before = {
             let table = self.table.acquire_read();
             let names = table.hung.get(&spare.spot);
@@ -663,7 +755,7 @@ impl<M: Within> View<M> {
     }
 
     /// What hangs in the root of one hangs in that of another one from now on.
-    fn move_children(&self, from: u16, to: u16) {
+    fn move_children(&self, from: u32, to: u32) {
         let mut table = self.table.acquire_write();
         let Some(names) = table.hung.remove(&Spot::root(from)) else {
             return;
@@ -678,7 +770,7 @@ impl<M: Within> View<M> {
         &self,
         spare: Spare,
         stands: Option<Box<dyn Fn() -> bool + Send + Sync>>,
-    ) -> Result<u16> {
+    ) -> Result<u32> {
         let fixed = self.first.door().served.gate.current().root()?.fixed();
         let empty = Empty {
             ino: self.empty_ino(&spare),
@@ -718,7 +810,7 @@ impl<M: Within> View<M> {
         self.hang_empty(spare, Some(stands)).map(drop)
     }
 
-    fn put(&self, spare: Spare, number: u16) -> Result<()> {
+    fn put(&self, spare: Spare, number: u32) -> Result<()> {
         let Spare { spot, name, .. } = spare;
         let mut table = self.table.acquire_write();
         let names = table.hung.entry(spot).or_default();
@@ -748,7 +840,7 @@ impl<M: Within> View<M> {
     }
 
     /// Whether it hangs somewhere.
-    pub fn is_hung(&self, number: u16) -> bool {
+    pub fn is_hung(&self, number: u32) -> bool {
         self.table.acquire_read().places.contains_key(&number)
     }
 
@@ -757,7 +849,7 @@ impl<M: Within> View<M> {
     ///
     /// # Errors
     /// Busy: another one hangs in one of its directories.
-    pub fn unhang(&self, number: u16) -> Result<Spare> {
+    pub fn unhang(&self, number: u32) -> Result<Spare> {
         if let Some(name) = self.first_in(number) {
             let name = String::from_utf8_lossy(&name).into_owned();
             let text = format!("another file system is mounted in it, at '{name}'");
@@ -774,7 +866,7 @@ impl<M: Within> View<M> {
         Ok(spare)
     }
 
-    fn first_in(&self, number: u16) -> Option<Vec<u8>> {
+    fn first_in(&self, number: u32) -> Option<Vec<u8>> {
         let table = self.table.acquire_read();
         let inside = table.hung.iter().find(|(spot, names)| {
             spot.member == number
@@ -785,10 +877,8 @@ impl<M: Within> View<M> {
     }
 
     /// Whether a number is that of a file system, or of an empty directory with one below it.
-    fn files_in(&self, table: &Table<M>, number: u16) -> bool {
-        let member = usize::from(number)
-            .checked_sub(1)
-            .and_then(|at| table.members.get(at));
+    fn files_in(&self, table: &Table<M>, number: u32) -> bool {
+        let member = table.members.get(&number);
         let is_empty = member.is_some_and(|m| {
             matches!(m.state.try_acquire_read().as_deref(), Some(State::Empty(_)))
         });
@@ -797,14 +887,14 @@ impl<M: Within> View<M> {
     }
 
     /// The same, whatever hangs in it.
-    pub fn take_away(&self, number: u16) -> Option<Spare> {
+    pub fn take_away(&self, number: u32) -> Option<Spare> {
         let spare = self.remove(number)?;
         self.tell(spare.spot, &spare.name);
         Some(spare)
     }
 
     /// The same. Clients are not told: a request for the directory may be what this is done for.
-    fn remove(&self, number: u16) -> Option<Spare> {
+    fn remove(&self, number: u32) -> Option<Spare> {
         let mut table = self.table.acquire_write();
         let (spot, name) = table.places.remove(&number)?;
         if let Some(names) = table.hung.get_mut(&spot) {
@@ -846,20 +936,34 @@ impl<M: Within> View<M> {
     }
 
     /// Files of it are not to be executed, or may be.
-    pub fn set_noexec(&self, number: u16, noexec: bool) {
+    pub fn set_noexec(&self, number: u32, noexec: bool) {
         if let Some(member) = self.member(number) {
             member.noexec.store(noexec, Ordering::Relaxed);
         }
     }
 
     /// Ends a file system's part in the view: waits for requests that are in, and refuses others. Whether it was part until now.
-    pub fn end(&self, number: u16) -> bool {
+    pub fn end(&self, number: u32) -> bool {
         let Some(member) = self.member(number) else {
             return false;
         };
         debug_assert_eq!(member.number, number);
         let before = std::mem::replace(&mut *member.state.acquire_write(), State::Ended);
+        self.drop_ended(&member);
         !matches!(before, State::Ended)
+    }
+
+    /// The same, if no request is in. A request that is may be the caller's own.
+    fn end_if_idle(&self, number: u32) {
+        let Some(member) = self.member(number) else {
+            return;
+        };
+        let Some(mut state) = member.state.try_acquire_write() else {
+            return;
+        };
+        *state = State::Ended;
+        drop(state);
+        self.drop_ended(&member);
     }
 
     /// Copies from one file system to another; how many bytes.
@@ -908,7 +1012,7 @@ pub struct ViewRoot(ViewTrees);
 impl ViewRoot {
     /// The ids of the first file system.
     pub fn ids(&self) -> ViewIds {
-        ViewIds::new(0, &self.0)
+        ViewIds::new(0, 0, &self.0)
     }
 }
 

@@ -71,13 +71,21 @@ impl Bench {
     }
 
     /// Hangs a file system; its number.
-    fn hang(&self, dataset: &str, at: &str) -> u16 {
+    fn hang(&self, dataset: &str, at: &str) -> u32 {
         let (door, object) = door_to(&self.admin, dataset);
         let spare = self.spare(at).unwrap();
         let made = self.view.join(object, |_| Ok(Arc::new(Part(door))));
         let number = made.unwrap().0;
         self.view.hang(spare, number).unwrap();
         number
+    }
+
+    /// Directories that are on no disk come and go.
+    fn hang_empties(&self, count: u32) {
+        for n in 0..count {
+            let spare = self.spare(&format!("e{n}/in")).unwrap();
+            self.view.tidy(&spare);
+        }
     }
 
     fn spare(&self, at: &str) -> base::Result<Spare> {
@@ -147,6 +155,59 @@ fn what_hangs_is_found_listed_and_told_of() {
     assert_eq!(gone.unwrap_err().kind, Kind::Stale);
     // What is forgotten late does no harm.
     b.view.forget(root, 1);
+}
+
+/// Handles that clients keep over a restart lead to the same files then.
+#[test]
+fn ids_and_generations_do_not_depend_on_the_order() {
+    let b = Bench::new();
+    let mut seen = Vec::new();
+    for order in [["p/a", "p/b"], ["p/b", "p/a"]] {
+        let numbers = order.map(|fs| (fs, b.hang(fs, &fs[2..])));
+        let mut files: Vec<_> = numbers
+            .iter()
+            .map(|(fs, number)| {
+                let root = b.view.ids(*number).root();
+                let made = b.with(root, |at| {
+                    let door = at.files.unwrap().door();
+                    let new = New::file(0o100644, 0);
+                    let found = match door.lookup(&Nobody, vfs::ROOT, b"f")? {
+                        vfs::Lookup::Found(entry) => entry,
+                        vfs::Lookup::Missing(_) => door.make(&Nobody, vfs::ROOT, b"f", &new)?,
+                    };
+                    let (node, ino) = b.view.entered(at, found.node, found.attr.ino)?;
+                    Ok((node, ino, at.generation(found.generation)))
+                });
+                (*fs, root, made)
+            })
+            .collect();
+        files.sort_unstable();
+        // Others come between, and what clients knew is forgotten.
+        b.hang_empties(20);
+        for (_, number) in numbers {
+            b.view.unhang(number).unwrap();
+            b.view.end(number);
+        }
+        for (_, _, (node, ..)) in &files {
+            b.view.forget(*node, 1);
+        }
+        seen.push(files);
+    }
+    assert_eq!(seen[0], seen[1]);
+    // A node that clients have not forgotten keeps its number to itself.
+    let number = b.hang("p/a", "a");
+    let root = b.view.ids(number).root();
+    b.with(root, |at| b.view.entered(at, vfs::ROOT, 1).map(drop));
+    b.view.unhang(number).unwrap();
+    b.view.end(number);
+    let other = b.hang("p/a", "a");
+    assert_ne!(other, number);
+    let stale: base::Result<()> = b.view.with(root, |_| Ok(()));
+    assert_eq!(stale.unwrap_err().kind, Kind::Stale);
+    b.view.forget(root, 1);
+    b.view.unhang(other).unwrap();
+    b.view.end(other);
+    assert_eq!(b.hang("p/a", "a"), number);
 }
 
 #[test]

@@ -9,9 +9,12 @@ use admin::shares::{Share, Sharer};
 use admin::{Admin, Mounted};
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
-use nfs::{connection, Export, Exports, Server, Verifiers};
+use nfs::{connection, Export, Exports, Inside, Server, Verifiers};
 use rustix::net::sockopt;
+use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -58,6 +61,33 @@ impl Exports for Mounts {
         let is_it = |m: &Mounted| m.ds.phys().guid == guid && m.share().is_some();
         let m = admin.pools().iter().find_map(|e| e.find_mount(&is_it))?;
         self.export(&m, m.share()?)
+    }
+
+    fn inside(&self, guid: u64, name: Option<&[u8]>) -> Vec<Inside> {
+        let pools = self.admin.upgrade().map(|a| a.pools()).unwrap_or_default();
+        let mut below: Vec<_> = pools.iter().flat_map(|e| e.all_mounts()).collect();
+        let Some(outer) = below.iter().find(|m| m.ds.phys().guid == guid).cloned() else {
+            return Vec::new();
+        };
+        below.retain(|m| m.path != outer.path && m.path.starts_with(&outer.path));
+        let is_asked_for = |m: &&Arc<Mounted>| {
+            name.is_none_or(|name| m.path.file_name().is_some_and(|n| n.as_bytes() == name))
+        };
+        let asked: Vec<_> = below.iter().filter(is_asked_for).collect();
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let paths: HashSet<&Path> = below.iter().map(|m| m.path.as_path()).collect();
+        let is_seen = |m: &&&Arc<Mounted>| !m.path.ancestors().skip(1).any(|a| paths.contains(a));
+        let seen = asked.iter().filter(is_seen);
+        seen.filter_map(|m| {
+            let rest = m.path.strip_prefix(&outer.path).ok()?;
+            Some(Inside {
+                guid: m.ds.phys().guid,
+                way: rest.iter().map(|n| n.as_bytes().to_vec()).collect(),
+            })
+        })
+        .collect()
     }
 }
 

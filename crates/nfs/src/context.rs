@@ -89,6 +89,8 @@ impl Caller for By<'_> {
 
 /// What a call is carried out with.
 pub struct Cx<'a> {
+    pub shared: &'a Shared,
+    pub client: &'a Client,
     pub export: &'a Export,
     pub door: &'a Entered<'a>,
     pub by: By<'a>,
@@ -216,6 +218,8 @@ impl Asked<'_> {
         let access = access(&export.share, client.address, &shared.names).ok_or(Kind::Access)?;
         let door = export.opened.enter().ok_or(Kind::Stale)?;
         let cx = Cx {
+            shared,
+            client,
             export: &export,
             door: &door,
             by: By {

@@ -24,6 +24,22 @@ pub trait Exports: Send + Sync {
 
     /// The one of this guid.
     fn find(&self, guid: u64) -> Option<Export>;
+
+    /// File systems that are mounted inside the one of this guid, with nothing else mounted between: all, or those whose mount
+    /// points have a name.
+    fn inside(&self, guid: u64, name: Option<&[u8]>) -> Vec<Inside> {
+        let _ = (guid, name);
+        Vec::new()
+    }
+}
+
+/// A file system that is mounted inside a shared one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// Guid of its dataset.
+    pub guid: u64,
+    /// Names from the root of the outer one to its mount point: one at least.
+    pub way: Vec<Vec<u8>>,
 }
 
 /// A shared file system.

@@ -15,6 +15,7 @@
 //! 5. A client costs bounded memory whatever it sends: [`connection`] says how much.
 //! 6. A change that a client sends twice, since it has not got the reply, is made once (`replies`).
 //! 7. Nothing below `.zfs` is changed, and its volumes are not there.
+//! 8. No name that another file system is mounted at is made, removed or renamed (`crossing`).
 //!
 //! Attributes of before a change (`wcc_data`) are never sent: they would have to be those of the very moment of the change, and
 //! another door may change the same file at that moment.
@@ -27,6 +28,7 @@ mod attributes;
 mod call;
 pub mod connection;
 mod context;
+mod crossing;
 mod data;
 pub mod exports;
 pub mod handle;
@@ -40,5 +42,5 @@ mod server;
 mod xdr;
 
 pub use call::Client;
-pub use exports::{check, Export, Exports, Opened, Verifiers};
+pub use exports::{check, Export, Exports, Inside, Opened, Verifiers};
 pub use server::{NoCall, Server};

@@ -4,11 +4,13 @@
 use crate::attributes;
 use crate::call::{Results, Written};
 use crate::context::{Asked, Cx, Held};
+use crate::crossing::{self, Point};
 use crate::exports::status;
 use crate::handle::MOST as MOST_HANDLE;
 use crate::xdr::{opaque_len, Reader, Writer};
 use base::{Kind, Result};
-use vfs::{Dir, Entry, Listing};
+use std::collections::HashSet;
+use vfs::{Dir, Entry, Listing, Lookup};
 use zpl::attr::mode;
 use zpl::DirEntry;
 
@@ -40,11 +42,14 @@ struct Entries<'a, 'b> {
     any: bool,
     /// Lookups to be given back.
     nodes: Vec<u64>,
+    /// Names at which something else is mounted.
+    points: HashSet<Vec<u8>>,
 }
 
 impl Entries<'_, '_> {
     fn put(&mut self, ino: u64, e: &DirEntry<'_>, entry: Option<&Entry>) -> bool {
         self.nodes.extend(entry.map(|e| e.node));
+        let entry = entry.filter(|_| !self.points.contains(e.name));
         if self.of_zfs && e.name == b"volumes" {
             return true;
         }
@@ -116,6 +121,11 @@ fn list(
         out.u32(BAD_COOKIE);
         return cx.attributes_after(h, out);
     }
+    let mut points = match vfs::is_ours(h.entry.node) {
+        true => Vec::new(),
+        false => cx.points(h, None),
+    };
+    points.sort_by_key(Point::position);
     let mut entries = Entries {
         cx,
         w: Writer::default(),
@@ -126,8 +136,15 @@ fn list(
         full: false,
         any: false,
         nodes: Vec::new(),
+        points: points.iter().map(|p| p.name.clone()).collect(),
     };
-    let done = read(cx, h, cookie, &mut entries);
+    let done = match cookie >> 62 == crossing::TAIL >> 62 {
+        true => Ok(()),
+        false => read(cx, h, cookie, &mut entries),
+    };
+    if done.is_ok() && !entries.full {
+        list_points(cx, h, cookie, points, &mut entries);
+    }
     let Entries {
         w,
         full,
@@ -145,6 +162,35 @@ fn list(
     cx.attributes_after(h, out);
     if failed.is_none() {
         out.u64(guid).fixed(&w.into_bytes()).bool(false).bool(!full);
+    }
+}
+
+/// What is mounted in a directory that does not have its name itself.
+fn list_points(
+    cx: &Cx<'_>,
+    h: &Held<'_>,
+    cookie: u64,
+    points: Vec<Point>,
+    entries: &mut Entries<'_, '_>,
+) {
+    for p in points.into_iter().filter(|p| p.position() > cookie) {
+        let own = cx.door.lookup(&cx.by, h.entry.node, &p.name);
+        if let Ok(Lookup::Found(own)) = &own {
+            cx.door.forget(own.node, 1);
+        }
+        if !matches!(own, Ok(Lookup::Missing(_))) || !cx.can_cross(&p) {
+            continue;
+        }
+        let e = DirEntry {
+            name: &p.name,
+            object: 0,
+            dtype: 4,
+            next: p.position(),
+        };
+        // A number that no object has.
+        if !entries.put(p.guid | 1 << 63, &e, None) {
+            return;
+        }
     }
 }
 

@@ -17,6 +17,9 @@ pub const MOST: usize = 1023;
 /// Most bytes of the target of a symbolic link.
 const MOST_TARGET: usize = zpl::SYMLINK_MAX;
 
+/// What is mounted somewhere is in the way; there is no error for "busy" in the protocol that clients do not take for "try again".
+const MOUNTED: Kind = Kind::Access;
+
 /// The names of a directory itself and of the one above it are nobody's to change.
 fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
@@ -44,6 +47,7 @@ fn made<'a>(
 ) -> Result<Held<'a>> {
     cx.may_change(dir)?;
     refuse_dots(name, Kind::Exists)?;
+    cx.not_mounted(dir, name, Kind::Exists)?;
     let entry = cx.door.make(&cx.by, dir.entry.node, name, new)?;
     let h = cx.held(entry);
     let rest = SetAttr { mode: None, ..*set };
@@ -244,6 +248,7 @@ pub fn remove(
         let removed = || {
             cx.may_change(dir)?;
             refuse_dots(name, Kind::Invalid)?;
+            cx.not_mounted(dir, name, MOUNTED)?;
             match directory {
                 true => cx.door.rmdir(&cx.by, node, name)?,
                 false => cx.door.unlink(&cx.by, node, name)?,
@@ -269,6 +274,8 @@ pub fn rename(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Wri
             cx.may_change(to)?;
             refuse_dots(name, Kind::Invalid)?;
             refuse_dots(to_name, Kind::Invalid)?;
+            cx.not_mounted(dir, name, MOUNTED)?;
+            cx.not_mounted(to, to_name, MOUNTED)?;
             let (from, onto) = ((dir.entry.node, name), (to.entry.node, to_name));
             cx.door.rename(&cx.by, from, onto, 0)?;
             cx.stable(to.entry.node)
@@ -294,6 +301,7 @@ pub fn link(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Writt
             cx.may_change(dir)?;
             cx.may_change(h)?;
             refuse_dots(name, Kind::Exists)?;
+            cx.not_mounted(dir, name, Kind::Exists)?;
             let e = cx.door.link(&cx.by, h.entry.node, dir.entry.node, name)?;
             drop(cx.held(e));
             cx.stable(h.entry.node)

@@ -120,6 +120,16 @@ fn lookup(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Written
     let name = args.opaque(names::MOST)?;
     asked.on(handle, 1, out, |cx, dir, out| {
         let found = found(cx, dir, name).map(|e| cx.held(e));
+        // Permission to look the name up is asked for in the directory.
+        let is_there = match &found {
+            Ok(_) => true,
+            Err(e) => e.kind == Kind::NotFound,
+        };
+        if let Some(c) = is_there.then(|| cx.cross(dir, name)).flatten() {
+            out.u32(0).opaque(&c.handle.to_bytes());
+            attributes::maybe(out, c.handle.guid, Some(&c.attr));
+            return cx.attributes_after(dir, out);
+        }
         let handle = found.and_then(|h| Ok((cx.handle(&h.entry).ok_or(Kind::Stale)?, h)));
         match handle {
             Ok((handle, h)) => {

@@ -5,7 +5,7 @@ use admin::commands::{Commands, ROOT};
 use admin::shares::options::parse;
 use admin::{pools, Admin};
 use base::sync::MutexExt;
-use nfs::{Client as Peer, Export, Exports, Opened, Server};
+use nfs::{Client as Peer, Export, Exports, Inside, Opened, Server};
 use std::sync::{Arc, Mutex};
 use testkit::nfs::{Args, Client, Refused, Transport, MOUNT, NFS};
 use vfs::{OfHead, Served};
@@ -35,6 +35,22 @@ impl Exports for Given {
 
     fn find(&self, guid: u64) -> Option<Export> {
         self.0.acquire().iter().find(|e| e.guid == guid).cloned()
+    }
+
+    /// As the paths have it.
+    fn inside(&self, guid: u64, name: Option<&[u8]>) -> Vec<Inside> {
+        let all = self.0.acquire();
+        let Some(outer) = all.iter().find(|e| e.guid == guid) else {
+            return Vec::new();
+        };
+        let root = [&outer.path[..], b"/"].concat();
+        let inside = |e: &Export| {
+            let rest = e.path.strip_prefix(&root[..])?;
+            let way: Vec<_> = rest.split(|b| *b == b'/').map(<[u8]>::to_vec).collect();
+            let is_it = name.is_none_or(|name| way.last().is_some_and(|last| last == name));
+            is_it.then_some(Inside { guid: e.guid, way })
+        };
+        all.iter().filter_map(inside).collect()
     }
 }
 
@@ -100,6 +116,60 @@ impl World {
         let mut c = self.client();
         let root = c.mount("/p").unwrap();
         (c, root)
+    }
+}
+
+#[test]
+fn names_lead_into_what_is_mounted_there_where_the_share_says_so() {
+    for (outer, inner, crossed) in [
+        ("rw=127.0.0.0/8,crossmnt", "rw=127.0.0.0/8", true),
+        ("rw=127.0.0.0/8", "rw=127.0.0.0/8,nohide", true),
+        ("rw=127.0.0.0/8", "rw=127.0.0.0/8", false),
+        ("rw=127.0.0.0/8,crossmnt", "rw=10.0.0.0/8", false),
+    ] {
+        let w = World::new(&format!("no_root_squash,{outer}"));
+        let (mut c, root) = w.root();
+        let (below, _) = c.mkdir(&root, "a", 0o755).unwrap();
+        for name in ["a", "v"] {
+            let full = format!("p/{name}");
+            Commands(w.admin.clone()).create(&full, &[]).unwrap();
+            w.share(&full, &format!("no_root_squash,{inner}"), 8);
+        }
+        let list = |c: &mut Client<Direct>| {
+            let mut list: Vec<_> = c
+                .readdir(&root, 4096)
+                .unwrap()
+                .into_iter()
+                .map(|e| e.0)
+                .collect();
+            list.sort();
+            list
+        };
+        let (a, attr) = c.lookup(&root, "a").unwrap();
+        let (_, own) = c.lookup(&root, ".").unwrap();
+        // The directory `v` is not on the disk.
+        match crossed {
+            true => {
+                assert!(a != below && attr.fsid != own.fsid, "{outer} {inner}");
+                assert_eq!(a, c.mount("/p/a").unwrap());
+                let (v, _) = c.lookup(&root, "v").unwrap();
+                let (f, _) = c.create(&v, "f", 0o644, true).unwrap();
+                assert_eq!(c.walk(&root, "v/f").unwrap().0, f);
+                assert_eq!(list(&mut c), [".", "..", "a", "v"]);
+            }
+            false => {
+                assert!(a == below && attr.fsid == own.fsid, "{outer} {inner}");
+                assert_eq!(c.lookup(&root, "v"), Err(NOENT));
+                assert_eq!(list(&mut c), [".", "..", "a"]);
+            }
+        }
+        // The kernel would end the mount.
+        assert_eq!(c.rmdir(&root, "a"), Err(ACCES));
+        assert_eq!(c.rename((&root, "a"), (&root, "b")), Err(ACCES));
+        c.mkdir(&root, "b", 0o755).unwrap();
+        assert_eq!(c.rename((&root, "b"), (&root, "a")), Err(ACCES));
+        assert_eq!(c.mkdir(&root, "v", 0o755).err(), Some(EXIST));
+        c.rmdir(&root, "b").unwrap();
     }
 }
 

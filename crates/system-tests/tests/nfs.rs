@@ -104,6 +104,65 @@ fn both_doors_see_each_others_changes() {
     assert_eq!(text, "x");
 }
 
+/// With `crossmnt` a client comes into what is mounted inside of what it has mounted, in a view as elsewhere.
+#[test]
+fn a_client_crosses_into_the_file_systems_inside() {
+    for view in ["off", "on"] {
+        let Some((mut rig, at)) = rig(&format!("nfs-cross-{view}")) else {
+            return;
+        };
+        let disk = rig.image("d0", 256 << 20);
+        let mnt = rig.mnt().join("tank");
+        rig.start();
+        let view = format!("zfs-fuse:view={view}");
+        let share = format!("{SHARED},crossmnt");
+        let place = mnt.to_str().unwrap();
+        rig.zpool(&[
+            "create", "-O", &view, "-O", &share, "-m", place, "tank", &disk,
+        ]);
+        rig.zfs(&["create", "-p", "tank/photos/old"]);
+        fs::create_dir_all(mnt.join("d/e")).unwrap();
+        let deep = format!("mountpoint={}", mnt.join("d/e/deep").display());
+        rig.zfs(&["create", "-o", &deep, "tank/deep"]);
+        for dir in ["", "photos", "photos/old", "d/e/deep"] {
+            fs::write(mnt.join(dir).join("f"), format!("in {dir}")).unwrap();
+        }
+        let mut c = client(at);
+        let root = c.mount(place).unwrap();
+        let names = |c: &mut Client<Tcp>, dir: &[u8]| {
+            let list = c.readdir(dir, 4096).unwrap();
+            let mut list: Vec<String> = list.into_iter().map(|e| e.0).collect();
+            list.sort();
+            list
+        };
+        for dir in ["photos", "photos/old", "d/e/deep"] {
+            let (f, a) = c.walk(&root, &format!("{dir}/f")).unwrap();
+            assert_eq!(c.read_all(&f).unwrap(), format!("in {dir}").as_bytes());
+            let (d, there) = c.walk(&root, dir).unwrap();
+            assert_eq!(a.fsid, there.fsid);
+            assert_eq!(d, c.mount(mnt.join(dir).to_str().unwrap()).unwrap());
+        }
+        let (e, _) = c.walk(&root, "d/e").unwrap();
+        assert_eq!(names(&mut c, &root), [".", "..", "d", "f", "photos"]);
+        assert_eq!(names(&mut c, &e), [".", "..", "deep"]);
+        // Who takes the directory away takes the mount away.
+        assert_eq!(c.rmdir(&root, "photos"), Err(ACCES));
+        assert_eq!(c.rename((&e, "deep"), (&e, "other")), Err(ACCES));
+        assert_eq!(rig.get("mounted", "tank/photos"), "yes");
+        assert!(mnt.join("photos/old/f").exists() && mnt.join("d/e/deep/f").exists());
+        // What is not shared is not there, nor is what lies in it.
+        rig.zfs(&["set", "sharenfs=off", "tank/photos"]);
+        assert_eq!(c.walk(&root, "photos/f"), Err(NOENT));
+        assert_eq!(c.walk(&root, "photos/old"), Err(NOENT));
+        rig.zfs(&["inherit", "sharenfs", "tank/photos"]);
+        rig.zfs(&["destroy", "tank/photos/old"]);
+        assert_eq!(c.walk(&root, "photos/old"), Err(NOENT));
+        assert!(c.walk(&root, "photos/f").is_ok());
+        rig.zpool(&["export", "tank"]);
+        rig.stop();
+    }
+}
+
 /// What both doors write to one file, a block each after the other, is all there, at both.
 #[test]
 fn one_file_is_written_through_both_doors() {

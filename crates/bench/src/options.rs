@@ -16,7 +16,7 @@ pub const NAMES: [&str; 7] = [
 ];
 
 /// Those that run only if they are named.
-pub const MORE: [&str; 2] = ["passthrough-checked", "before"];
+pub const MORE: [&str; 3] = ["passthrough-checked", "ours-view", "before"];
 
 pub const USAGE: &str = "\
 usage: cargo xtask bench [OPTION]...
@@ -28,7 +28,8 @@ usage: cargo xtask bench [OPTION]...
   --quick            small sizes, done within ten minutes (the default)
   --full             sizes that mean something, three rounds; hours
   --systems A,B      of ext4 xfs btrfs zfs-fuse-0.7 passthrough ours ours-off, which is the default; also
-                     passthrough-checked (with permissions and write-back cache) and
+                     passthrough-checked (with permissions and write-back cache),
+                     ours-view (a file system in a view of its pool) and
                      before (another build of ours, see --before)
   --rows A,B         only rows whose name begins so; default: all
   --rounds N         how often everything is repeated, interleaved

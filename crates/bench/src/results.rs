@@ -63,13 +63,14 @@ pub struct Results {
 }
 
 /// Which quotients are shown: system, and what it is compared with.
-const PAIRS: [(&str, &str); 11] = [
+const PAIRS: [(&str, &str); 12] = [
     ("ours", "ext4"),
     ("ours", "btrfs"),
     ("ours", "zfs-fuse-0.7"),
     ("ours", "passthrough"),
     ("ours", "passthrough-checked"),
     ("ours", "before"),
+    ("ours-view", "ours"),
     ("ours-off", "ext4"),
     ("ours-off", "btrfs"),
     ("ours-off", "zfs-fuse-0.7"),

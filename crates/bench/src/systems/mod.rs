@@ -103,6 +103,7 @@ pub fn open(name: &str, world: &Arc<World>) -> Result<Box<dyn System>> {
         "passthrough-checked" => Box::new(passthrough::Passthrough::new(w, CHECKED)?),
         "ours" => Box::new(ours::Ours::new(w, &world.programs, "lz4")?),
         "ours-off" => Box::new(ours::Ours::new(w, &world.programs, "off")?),
+        "ours-view" => Box::new(ours::Ours::new(w, &world.programs, "lz4")?.in_view()),
         "before" => Box::new(ours::Ours::new(w, programs_of(name, world)?, "lz4")?),
         _ => bail!(Invalid, "no system {name}"),
     })

@@ -25,6 +25,10 @@ pub struct Ours {
     compression: &'static str,
     dir: TempDir,
     mnt: PathBuf,
+    /// The folder under test.
+    place: PathBuf,
+    /// The folder is a file system in a view, beside the one that the view begins with.
+    view: bool,
     daemon: Option<Child>,
     /// Options of the daemon beside those that every one has.
     pub options: Vec<String>,
@@ -46,10 +50,19 @@ impl Ours {
             world,
             compression,
             dir,
+            place: mnt.clone(),
             mnt,
+            view: false,
             daemon: None,
             options: Vec::new(),
         })
+    }
+
+    /// The same in a view of the pool.
+    pub fn in_view(mut self) -> Ours {
+        self.place = self.mnt.join("in");
+        self.view = true;
+        self
     }
 
     fn own(&self, program: &str) -> Command {
@@ -108,21 +121,17 @@ impl Ours {
         let at = self.mnt.to_string_lossy().into_owned();
         let compression = format!("compression={}", self.compression);
         let device = self.world.device.path();
-        self.admin(
-            "zpool",
-            &[
-                "create",
-                "-f",
-                "-o",
-                "ashift=12",
-                "-O",
-                &compression,
-                "-m",
-                &at,
-                POOL,
-                device,
-            ],
-        )
+        let how = ["create", "-f", "-o", "ashift=12", "-O", &compression];
+        let view: &[&str] = match self.view {
+            true => &["-O", "zfs-fuse:view=on"],
+            false => &[],
+        };
+        let place = ["-m", &at, POOL, device];
+        self.admin("zpool", &[&how[..], view, &place].concat())?;
+        match self.view {
+            true => self.admin("zfs", &["create", &format!("{POOL}/in")]),
+            false => Ok(()),
+        }
     }
 
     pub fn export(&self) -> Result<()> {
@@ -141,7 +150,7 @@ impl System for Ours {
     }
 
     fn dir(&self) -> &Path {
-        &self.mnt
+        &self.place
     }
 
     fn cold(&mut self) -> Result<()> {

@@ -10,6 +10,7 @@
 //! 2. The same holds while another user than the owner has one of [`DANGEROUS`] there.
 //! 3. A `mountpoint` that another user has set must be this user's directory, at each mount.
 //! 4. A dataset that another user has named covers no directory with something in it.
+//! 5. A view that another user has asked for by the property is not made.
 
 use crate::values;
 use base::Result;
@@ -132,16 +133,30 @@ pub fn is_allowed(ds: &Dataset, property: &str) -> Result<bool> {
     Ok(on && !by_user)
 }
 
+/// Whether somebody else than the owner has set a property, there where its value comes from.
+pub fn is_set_by_others(ds: &Dataset, property: &str, source: &PropSource) -> Result<bool> {
+    match (set_at(ds, source)?, setter_of(property)) {
+        (Some(dir), Some(setter)) => Ok(dir.prop(setter, false)?.is_some()),
+        _ => Ok(false),
+    }
+}
+
 /// The directory at which the `mountpoint` of a dataset is set; `None`: nowhere.
 fn place_set_at(ds: &Dataset) -> Result<Option<Arc<Dir>>> {
-    let from = match values::text(ds, "mountpoint")?.1 {
-        None => return Ok(None),
-        Some(PropSource::Inherited(from)) => from,
-        Some(_) => return Ok(Some(ds.dir())),
+    match values::text(ds, "mountpoint")?.1 {
+        None => Ok(None),
+        Some(source) => set_at(ds, &source),
+    }
+}
+
+/// The directory that a value comes from.
+fn set_at(ds: &Dataset, source: &PropSource) -> Result<Option<Arc<Dir>>> {
+    let PropSource::Inherited(from) = source else {
+        return Ok(Some(ds.dir()));
     };
     let mut at = Some(ds.dir());
     while let Some(dir) = at {
-        if dir.full_name() == from {
+        if dir.full_name() == *from {
             return Ok(Some(dir));
         }
         at = dir.parent();

@@ -279,6 +279,26 @@ fn what_a_users_stream_says_is_not_the_administrators_word() {
     }
 }
 
+/// In a view less is forbidden than in mounts of their own.
+#[test]
+fn a_view_is_what_the_owner_asks_for() {
+    let (a, _, commands) = world();
+    delegate(&a, "p/a", Delegate::User(1000), "userprop,create,mount", true);
+    let view = |name: &str| {
+        let ds = a.find("p").unwrap().pool.dsl().dataset(name).unwrap();
+        admin::values::view(&ds).unwrap()
+    };
+    commands.create("p/a/in", &[]).unwrap();
+    set(&a, JOE, "p/a", "zfs-fuse:view", "on").unwrap();
+    assert_eq!((view("p/a"), view("p/a/in")), (None, None));
+    set(&a, ROOT, "p/a", "zfs-fuse:view", "on").unwrap();
+    assert_eq!((view("p/a"), view("p/a/in")), (Some(true), Some(true)));
+    set(&a, JOE, "p/a/in", "zfs-fuse:view", "off").unwrap();
+    assert_eq!((view("p/a"), view("p/a/in")), (Some(true), None));
+    set(&a, ROOT, "p", "zfs-fuse:view", "off").unwrap();
+    assert_eq!(view("p"), Some(false));
+}
+
 #[test]
 fn who_said_what_is_kept_where_nobody_reaches_it() {
     let (a, _, _) = world();

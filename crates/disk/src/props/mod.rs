@@ -473,15 +473,25 @@ pub fn is_user(name: &str) -> bool {
 /// User property: the user other than the owner who made a dataset, or received into it.
 pub const MADE_BY: &str = "zfs-fuse:made-by";
 
-/// Native properties of which it is kept which user other than the owner set them, and where.
-pub const SETTERS: [(&str, &str); 3] = [
+/// User property: a mount shows the file systems below it, too, each at its place.
+pub const VIEW: &str = "zfs-fuse:view";
+
+/// Properties of which it is kept which user other than the owner set them, and where.
+pub const SETTERS: [(&str, &str); 4] = [
     ("mountpoint", "zfs-fuse:mountpoint-setter"),
     ("setuid", "zfs-fuse:setuid-setter"),
     ("devices", "zfs-fuse:devices-setter"),
+    (VIEW, "zfs-fuse:view-setter"),
 ];
 
 /// User properties that are stored beside what they are about: nobody sets, sends or receives them.
-pub const RESERVED: [&str; 4] = [MADE_BY, SETTERS[0].1, SETTERS[1].1, SETTERS[2].1];
+pub const RESERVED: [&str; 5] = [
+    MADE_BY,
+    SETTERS[0].1,
+    SETTERS[1].1,
+    SETTERS[2].1,
+    SETTERS[3].1,
+];
 
 /// Whether a user property is one of [`RESERVED`].
 pub fn is_reserved(name: &str) -> bool {

@@ -13,7 +13,7 @@ use dsl::Dataset;
 use pool::Pool;
 use std::ops::Deref;
 use std::path::{Component, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zpl::Props;
 
@@ -39,6 +39,8 @@ pub struct Mounted {
     options: Mutex<MountOptions>,
     /// How it is shared over NFS, if it is.
     share: Mutex<Option<Arc<Share>>>,
+    /// It is shared over SMB.
+    smb: AtomicBool,
 }
 
 impl Deref for Mounted {
@@ -139,12 +141,22 @@ fn begin_to_share(admin: &Admin, entry: &PoolEntry, object: u64) {
         (Some(share), Some(sharer)) => sharer.check(&share).map(|()| Some(share)),
         (share, _) => Ok(share),
     });
+    let none = matches!(share, Ok(None));
     match share {
-        Ok(None) => return,
         Ok(share) => drop(m.set_share(share.map(Arc::new))),
         Err(e) => tracing::warn!("{} is not shared: {e}", m.ds.full_name()),
     }
-    admin.shares_will_change();
+    let smb = shares::smb::wanted(&m.ds).and_then(|wanted| match (wanted, admin.smb()) {
+        (true, Some(smb)) => smb.is_installed().map(|()| true),
+        _ => Ok(false),
+    });
+    match smb {
+        Ok(shared) => drop(m.set_smb_shared(shared)),
+        Err(e) => tracing::warn!("{} is not shared over SMB: {e}", m.ds.full_name()),
+    }
+    if !none || m.is_smb_shared() {
+        admin.shares_will_change();
+    }
 }
 
 impl Admin {
@@ -273,6 +285,7 @@ impl Mounted {
             temporary: Mutex::new(temporary),
             options: Mutex::new(options),
             share: Mutex::default(),
+            smb: AtomicBool::new(false),
         })
     }
 
@@ -284,6 +297,16 @@ impl Mounted {
     /// It is shared so from now on, or not at all; how it was before.
     pub(crate) fn set_share(&self, share: Option<Arc<Share>>) -> Option<Arc<Share>> {
         std::mem::replace(&mut *self.share.acquire(), share)
+    }
+
+    /// Whether it is shared over SMB.
+    pub fn is_smb_shared(&self) -> bool {
+        self.smb.load(Ordering::Relaxed)
+    }
+
+    /// It is shared over SMB from now on, or not; whether it was before.
+    pub(crate) fn set_smb_shared(&self, shared: bool) -> bool {
+        self.smb.swap(shared, Ordering::Relaxed)
     }
 
     /// Mounts it again as it was.

@@ -4,7 +4,7 @@ use crate::abandoned::Abandoned;
 use crate::door::Door;
 use crate::mounts::Mounted;
 use crate::process::Process;
-use crate::shares::Sharer;
+use crate::shares::{Sharer, SmbServer};
 use crate::{cancel, parallel, values, Answer};
 use base::sync::{MutexExt, ReadGuard, RwLockExt, WriteGuard};
 use base::{Error, Kind, Result};
@@ -192,6 +192,7 @@ pub struct Admin {
     ending: AtomicBool,
     /// Serves shares.
     sharer: OnceLock<Arc<dyn Sharer>>,
+    smb: OnceLock<Arc<dyn SmbServer>>,
 }
 
 impl PoolEntry {
@@ -399,6 +400,7 @@ impl Admin {
             claims: Default::default(),
             ending: AtomicBool::new(false),
             sharer: OnceLock::new(),
+            smb: OnceLock::new(),
             recorded: Mutex::default(),
         })
     }
@@ -413,18 +415,33 @@ impl Admin {
         self.sharer.get()
     }
 
+    /// Who serves shares over SMB from now on. The first one set stays.
+    pub fn set_smb(&self, smb: Arc<dyn SmbServer>) {
+        let _ = self.smb.set(smb);
+    }
+
+    /// Who serves shares over SMB.
+    pub fn smb(&self) -> Option<&Arc<dyn SmbServer>> {
+        self.smb.get()
+    }
+
     /// Has clients see what is shared now.
     ///
     /// # Errors
     /// Why they may not.
     pub fn shares_changed(&self) -> Result<()> {
-        self.sharer.get().map_or(Ok(()), |s| s.changed())
+        let nfs = self.sharer.get().map_or(Ok(()), |s| s.changed());
+        let smb = self.smb.get().map_or(Ok(()), |s| s.changed());
+        nfs.and(smb)
     }
 
     /// A mount has come or gone.
     pub fn shares_will_change(&self) {
         if let Some(sharer) = self.sharer.get() {
             sharer.will_change();
+        }
+        if let Some(smb) = self.smb.get() {
+            smb.will_change();
         }
     }
 

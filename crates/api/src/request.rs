@@ -18,6 +18,15 @@ use serde::{Deserialize, Serialize};
 /// Property assignments in the order given, not validated: `("atime", "off")`.
 pub type Props = Vec<(String, String)>;
 
+/// What file systems are shared over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// Property `sharenfs`.
+    Nfs,
+    /// Property `sharesmb`.
+    Smb,
+}
+
 /// A request of a command to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "method", content = "parameters")]
@@ -550,6 +559,9 @@ pub enum Request {
     ShareAll {
         /// Shared.
         share: bool,
+        /// Over this protocol; none: over all.
+        #[serde(default)]
+        only: Option<Protocol>,
     },
 
     /// Answered by `Done`. Devices have these faults from now on, and no others. Only daemons built

@@ -558,17 +558,20 @@ static SUBS: &[Sub] = &[
     Sub {
         name: "share",
         aliases: &[],
-        about: "Share mounted file systems over NFS.",
-        operands: "-a [nfs] | filesystem|mountpoint",
+        about: "Share mounted file systems over NFS and SMB.",
+        operands: "-a [nfs | smb] | filesystem|mountpoint",
         flags: &[
-            sw('a', "All that are mounted and whose property sharenfs is not off."),
+            sw('a', "All that are mounted and whose property sharenfs or sharesmb is not off; with nfs or smb over that protocol only."),
             sw('l', "Load the keys it takes first, and mount what they are for."),
         ],
         text: &[
-            "A file system is shared as its property sharenfs says (zfsprops(7)), and only while it is mounted. That happens \
+            "A file system is shared as its properties sharenfs and sharesmb say (zfsprops(7)), and only while it is mounted. That happens \
              by itself when it is mounted and when the property is set; so this command is for what zfs unshare has taken away.",
             "The server is the daemon's own, if it was started with --nfs-listen (zfs-fuse(8)). Otherwise root's daemon writes \
              /etc/exports.d/zfs.exports and runs exportfs(8), for the server of the kernel.",
+            "Over SMB it is shared by Samba, as a usershare with the name of the dataset in lower case, in which an underscore stands for each \
+             character but letters, digits, hyphens and dots: the daemon runs 'net usershare'. smb.conf(5) must have 'usershare max shares' above 0, and the \
+             daemon's user must be root or in the group that owns the folder 'usershare path'.",
         ],
         complete: Complete::Filesystems,
         built: true,
@@ -576,12 +579,12 @@ static SUBS: &[Sub] = &[
     Sub {
         name: "unshare",
         aliases: &[],
-        about: "Stop sharing file systems over NFS.",
-        operands: "-a [nfs] | filesystem|mountpoint",
-        flags: &[sw('a', "All that are shared.")],
+        about: "Stop sharing file systems over NFS and SMB.",
+        operands: "-a [nfs | smb] | filesystem|mountpoint",
+        flags: &[sw('a', "All that are shared; with nfs or smb over that protocol only.")],
         text: &[
-            "Clients get ESTALE from the server of the daemon. The property sharenfs stays: when the file system is mounted the next \
-             time it is shared again.",
+            "Clients get ESTALE from the NFS server of the daemon. The properties sharenfs and sharesmb stay: when the file system is \
+             mounted the next time it is shared again.",
         ],
         complete: Complete::Filesystems,
         built: true,

@@ -160,7 +160,7 @@ const DATASETS: &[(&str, By)] = &[
     ("casesensitivity", Code("zpl/src/zfs.rs")),
     ("vscan", Nobody(LINUX)),
     ("nbmand", Nobody(LINUX)),
-    ("sharesmb", Nobody(STORED)),
+    ("sharesmb", Code("admin/src/shares/smb.rs")),
     ("refquota", Code("dsl/src/dataset.rs")),
     ("refreservation", Code("dsl/src/dataset.rs")),
     ("primarycache", Code("pool/src/datasets.rs")),

@@ -24,6 +24,7 @@ mod pool_tests;
 mod privilege_tests;
 mod process;
 mod requests;
+mod samba_shares;
 mod scripts;
 mod snapdir_mount;
 mod startup;

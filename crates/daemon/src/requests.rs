@@ -6,6 +6,7 @@ use crate::named_paths;
 use crate::nfs_door::{NoServer, OwnServer};
 use crate::options::{Latency, Options};
 use crate::process::{Starting, Threads};
+use crate::samba_shares;
 use crate::startup::Stop;
 use crate::transport::{Input, Outlet};
 use admin::datasets::{
@@ -177,6 +178,9 @@ fn not_kept(e: &std::io::Error) {
 
 /// Finds who serves shares: this process, the kernel, or nobody.
 fn serve_shares(admin: &Arc<Admin>, own: bool) -> Result<()> {
+    let samba = samba_shares::find(admin);
+    samba.watch()?;
+    admin.set_smb(samba);
     if own {
         admin.set_sharer(Arc::new(OwnServer));
         return Ok(());
@@ -695,7 +699,9 @@ fn answer_of_mounts(
         Request::UnmountAll { force } => Ok(Reply::Batch(mount::unmount_all(admin, peer, force))),
         Request::Share { target } => share::share(admin, peer, &target).map(done),
         Request::Unshare { target } => share::unshare(admin, peer, &target).map(done),
-        Request::ShareAll { share: on } => Ok(Reply::Batch(share::share_all(admin, peer, on))),
+        Request::ShareAll { share: on, only } => {
+            Ok(Reply::Batch(share::share_all(admin, peer, on, only)))
+        }
         _ => Err(ApiError::sentence(
             Kind::Unsupported,
             "the daemon cannot do this in this version yet",

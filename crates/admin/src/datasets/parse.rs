@@ -62,6 +62,12 @@ pub fn parse(
             .hint(e.to_string())
         })?;
     }
+    if name == shares::smb::PROPERTY {
+        shares::smb::parse(value.text().unwrap_or_default()).map_err(|e| {
+            let text = format!("'{name}' cannot be set to invalid options");
+            ApiError::reason(Kind::Invalid, text).hint(e.to_string())
+        })?;
+    }
     if name == "acltype" && value.int() == Some(2) {
         return Err(ApiError::reason(
             Kind::Unsupported,

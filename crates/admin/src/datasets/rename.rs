@@ -106,6 +106,8 @@ pub fn rename(
     set::refresh(&entry, std::slice::from_ref(&ds));
     drop((names, gate));
     set::tell_kernel(&entry, std::slice::from_ref(&ds));
+    // Shares of Samba are named after datasets.
+    admin.shares_will_change();
     let mut failed = Vec::new();
     if !moves {
         failed.push(format!(

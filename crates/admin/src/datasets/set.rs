@@ -569,7 +569,9 @@ fn apply(
     plan.up.retain(|ds| !early.has(ds.object()));
     let down = early.with(mount::take_down(admin, entry, &plan.down, false)?);
     let changed: Vec<Arc<Dataset>> = changes.iter().map(|c| c.ds.clone()).collect();
-    let shares = !no_remount && changes.iter().any(|c| c.has(shares::PROPERTY));
+    let of_shares = [shares::PROPERTY, shares::smb::PROPERTY];
+    let is_share = |c: &Change| of_shares.iter().any(|p| c.has(p));
+    let shares = !no_remount && changes.iter().any(is_share);
     let resized = changes.iter().find(|c| c.has("volsize"));
     let resized = resized.map(|c| c.ds.object());
     let store = || {

@@ -1,12 +1,13 @@
-//! `zfs share` and `unshare`, and sharing that follows the property `sharenfs`. Who serves shares is a [`crate::shares::Sharer`].
+//! `zfs share` and `unshare`, and sharing that follows the properties `sharenfs` and `sharesmb`. Who serves shares is a
+//! [`crate::shares::Sharer`] and a [`crate::shares::SmbServer`].
 
 use crate::datasets::rights::{self, Action};
 use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::shares::{wanted, Share, Sharer};
-use api::{ApiError, Batch, Peer};
+use crate::shares::{smb, wanted, Share, Sharer};
+use api::{ApiError, Batch, Peer, Protocol};
 use base::sync::RwLockExt;
 use base::Kind;
 use dsl::Dataset;
@@ -19,6 +20,15 @@ pub struct Shared {
     pub mounted: Arc<Mounted>,
     /// How it is shared.
     pub share: Arc<Share>,
+}
+
+/// Every file system of every pool that is shared over SMB, by name.
+pub fn over_smb(admin: &Admin) -> Vec<Arc<Mounted>> {
+    let pools = admin.pools();
+    let mut all: Vec<_> = pools.iter().flat_map(|e| e.all_mounts()).collect();
+    all.retain(|m| m.is_smb_shared());
+    all.sort_by_cached_key(|m| m.ds.full_name());
+    all
 }
 
 /// Every shared file system of every pool, by path.
@@ -70,26 +80,51 @@ pub fn share(admin: &Arc<Admin>, peer: Peer, target: &str) -> Answer<()> {
         let _gate = entry.gate.acquire_read();
         let _names = entry.names.read();
         rights::require(admin, &entry, peer, Action::Share, &ds)?;
-        let Some(share) = wanted(&ds).map_err(invalid)? else {
+        let share = wanted(&ds).map_err(invalid)?;
+        let over_smb = smb::wanted(&ds).map_err(invalid_smb)?;
+        if share.is_none() && !over_smb {
             return Err(ApiError::reason(Kind::Invalid, "legacy share")
                 .hint(format!("use 'zfs set sharenfs=on {target}' to share it")));
-        };
+        }
         let Some(m) = entry.mounted(ds.object()).filter(|m| m.is_in_place()) else {
             return Err(ApiError::reason(Kind::Invalid, "filesystem is not mounted")
                 .hint("only what is mounted is shared; 'zfs mount' mounts it"));
         };
-        let sharer = sharer(admin)?;
-        if m.share().is_some_and(|s| *s == share) {
+        if over_smb {
+            check_smb(admin)?;
+        }
+        let nfs_is_new = share.is_some() && m.share().as_deref() != share.as_ref();
+        let smb_is_new = over_smb && !m.is_smb_shared();
+        if !nfs_is_new && !smb_is_new {
             return Err(ApiError::reason(Kind::Busy, "filesystem already shared"));
         }
-        sharer.check(&share).map_err(errors::answer)?;
-        m.set_share(Some(Arc::new(share)));
+        if let Some(share) = share.filter(|_| nfs_is_new) {
+            sharer(admin)?.check(&share).map_err(errors::answer)?;
+            m.set_share(Some(Arc::new(share)));
+        }
+        if smb_is_new {
+            m.set_smb_shared(true);
+        }
     }
     tell(admin)
 }
 
 fn invalid(e: base::Error) -> ApiError {
     ApiError::reason(e.kind, "'sharenfs' has options that are none").hint(e.to_string())
+}
+
+fn invalid_smb(e: base::Error) -> ApiError {
+    ApiError::reason(e.kind, "'sharesmb' has options that are none").hint(e.to_string())
+}
+
+fn check_smb(admin: &Admin) -> Answer<()> {
+    match admin.smb() {
+        Some(smb) => smb.check().map_err(errors::answer),
+        None => Err(ApiError::reason(
+            Kind::Unsupported,
+            "nothing serves SMB here",
+        )),
+    }
 }
 
 /// `zfs unshare NAME`.
@@ -102,17 +137,20 @@ pub fn unshare(admin: &Arc<Admin>, peer: Peer, target: &str) -> Answer<()> {
         let _gate = entry.gate.acquire_read();
         let _names = entry.names.read();
         rights::require(admin, &entry, peer, Action::Share, &ds)?;
-        let shared = entry.mounted(ds.object()).filter(|m| m.share().is_some());
-        let Some(m) = shared else {
+        let is_shared = |m: &Arc<Mounted>| m.share().is_some() || m.is_smb_shared();
+        let Some(m) = entry.mounted(ds.object()).filter(is_shared) else {
             return Err(ApiError::reason(Kind::Invalid, "not currently shared"));
         };
         m.set_share(None);
+        m.set_smb_shared(false);
     }
     tell(admin)
 }
 
-/// `zfs share -a`, and with `share` false `zfs unshare -a`: everything that is mounted and that the caller may share.
-pub fn share_all(admin: &Arc<Admin>, peer: Peer, share: bool) -> Batch {
+/// `zfs share -a`, and with `share` false `zfs unshare -a`: everything that is mounted and that the caller may share, over one
+/// protocol or all.
+pub fn share_all(admin: &Arc<Admin>, peer: Peer, share: bool, only: Option<Protocol>) -> Batch {
+    let over = |protocol: Protocol| only.is_none_or(|o| o == protocol);
     let mut batch = Batch::default();
     for entry in admin.pools() {
         for m in entry.all_mounts() {
@@ -123,15 +161,26 @@ pub fn share_all(admin: &Arc<Admin>, peer: Peer, share: bool) -> Batch {
             }
             let name = m.ds.full_name();
             if !share {
-                if m.set_share(None).is_some() {
+                let nfs = over(Protocol::Nfs) && m.set_share(None).is_some();
+                let smb = over(Protocol::Smb) && m.set_smb_shared(false);
+                if nfs || smb {
                     batch.done.push(name);
                 }
                 continue;
             }
-            match share_one(admin, &m) {
-                Ok(true) => batch.done.push(name),
-                Ok(false) => {}
-                Err(e) => batch.failed.push((name, e)),
+            let nfs = match over(Protocol::Nfs) {
+                true => share_one(admin, &m),
+                false => Ok(false),
+            };
+            let smb = match over(Protocol::Smb) {
+                true => share_one_over_smb(admin, &m),
+                false => Ok(false),
+            };
+            if matches!(nfs, Ok(true)) || matches!(smb, Ok(true)) {
+                batch.done.push(name.clone());
+            }
+            for e in [nfs.err(), smb.err()].into_iter().flatten() {
+                batch.failed.push((name.clone(), e));
             }
         }
     }
@@ -156,7 +205,17 @@ fn share_one(admin: &Admin, m: &Mounted) -> Answer<bool> {
     Ok(true)
 }
 
-/// The property of these datasets, or of one above them, may have changed: what is mounted of them, and of what is below, is
+/// The same over SMB.
+fn share_one_over_smb(admin: &Admin, m: &Mounted) -> Answer<bool> {
+    if !smb::wanted(&m.ds).map_err(invalid_smb)? || m.is_smb_shared() {
+        return Ok(false);
+    }
+    check_smb(admin)?;
+    m.set_smb_shared(true);
+    Ok(true)
+}
+
+/// The properties of these datasets, or of one above them, may have changed: what is mounted of them, and of what is below, is
 /// shared as it says now. Returns what is not shared for want of a server, in words.
 ///
 /// # Errors
@@ -182,6 +241,17 @@ pub(crate) fn follow(
         };
         if let Err(e) = done {
             m.set_share(None);
+            failed.get_or_insert((name.clone(), e));
+        }
+        let done = match smb::wanted(&m.ds) {
+            Ok(false) => {
+                m.set_smb_shared(false);
+                Ok(false)
+            }
+            _ => share_one_over_smb(admin, &m),
+        };
+        if let Err(e) = done {
+            m.set_smb_shared(false);
             failed.get_or_insert((name, e));
         }
     }

@@ -1,15 +1,17 @@
 //! How a file system is shared over NFS: what the property `sharenfs` says ([`options`]), and who serves it ([`Sharer`]).
-//! The operations are in `datasets/share.rs`.
+//! The operations are in `datasets/share.rs`. Sharing over SMB is in [`smb`].
 //!
 //! 1. What is not mounted is not shared. A share is part of the mount ([`crate::Mounted::share`]) and ends with it.
 //! 2. A file system is shared when it is mounted, by its property, until `zfs unshare`. It is shared anew when the property changes.
 
 pub mod options;
+pub mod smb;
 
 use base::Result;
 use dsl::Dataset;
 
 pub use options::{Client, Rule, Share};
+pub use smb::SmbServer;
 
 /// Name of the property.
 pub const PROPERTY: &str = "sharenfs";

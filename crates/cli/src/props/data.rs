@@ -79,7 +79,7 @@ pub static DATASET: &[Info] = &[
     row("casesensitivity", "CASE", Word, Once, "FS", "sensitive | insensitive | mixed", "sensitive", WORDS, "Whether the case of names counts."),
     row("vscan", "VSCAN", Word, Inherit, "F", "on | off", "off", WORDS, "No effect on Linux."),
     row("nbmand", "NBMAND", Word, Inherit, "FS", "on | off", "off", WORDS, "No effect on Linux."),
-    row("sharesmb", "SHARESMB", Text, Inherit, "F", "on | off | SMB share options", "off", WORDS, "Sharing by SMB. Stored for other systems: nothing is shared here; list the mount point in smb.conf(5) instead."),
+    row("sharesmb", "SHARESMB", Text, Inherit, "F", "on | off", "off", WORDS, "Sharing over SMB, while the file system is mounted, by an installed Samba, as a usershare that everybody may use as far as the files' permissions go, but no guest. See zfs share in zfs(8). A share with other options is written into smb.conf(5)."),
     row("refquota", "REFQUOTA", BytesOrNone, Local, "F", "<size> | none", "none", NUMBER, "Limit for the referenced space of the dataset alone."),
     row("refreservation", "REFRESERV", BytesOrNone, Local, "FV", "<size> | none | auto", "none", NUMBER, "Space kept for the dataset alone, without snapshots."),
     row("guid", "GUID", Plain, ReadOnly, "FVSB", "<uint64>", "", NUMBER, "Identity; travels with send and receive."),

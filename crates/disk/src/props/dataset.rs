@@ -162,7 +162,7 @@ pub static DATASET: &[Prop] = &[
     row("casesensitivity", "CASE", "FS", Kind::Index(&[("sensitive", 0), ("insensitive", 1), ("mixed", 2)]), Once, MasterNode, num(0)),
     row("vscan", "VSCAN", "F", ON_OFF, Inherit, Props, num(0)),
     row("nbmand", "NBMAND", "FS", ON_OFF, Inherit, Props, num(0)),
-    only(row("sharesmb", "SHARESMB", "F", Kind::Text, Inherit, Props, text("off")), &["off"]),
+    row("sharesmb", "SHARESMB", "F", Kind::Text, Inherit, Props, text("off")),
     row("refquota", "REFQUOTA", "F", Kind::Number(N::SizeOrNone), Local, Props, num(0)),
     row("refreservation", "REFRESERV", "FV", Kind::Number(N::SizeNoneAuto), Local, Props, num(0)),
     ro("guid", "GUID", "FVSB", ANY),

@@ -33,7 +33,8 @@ const MAY_BE_UNSAFE: [&str; 3] = ["env-linux", "fuse", "simd"];
 /// Crates below the engine's doors that the table's order alone would let see too much: all they
 /// may use of this workspace.
 const NARROW: [(&str, &[&str]); 11] = [
-    ("env-linux", &["base", "env"]),
+    // Network block devices are disks there.
+    ("env-linux", &["base", "env", "nbd"]),
     ("fuse", &["base"]),
     // A door: of what is below the room it opens it sees the types that operations take.
     ("fuse-zpl", &["base", "zpl", "vfs", "fuse"]),

@@ -13,8 +13,8 @@
 //! 5. A view that another user has asked for by the property is not made.
 
 use crate::values;
-use base::Result;
-use disk::props::{MADE_BY, SETTERS};
+use base::{bail, Result};
+use disk::props::{MADE_BY, SETTERS, VIEW};
 use dmu::Tx;
 use dsl::props::PropChange;
 use dsl::{Caller, Dataset, Dir, PropSource, PropValue};
@@ -138,6 +138,21 @@ pub fn is_set_by_others(ds: &Dataset, property: &str, source: &PropSource) -> Re
     match (set_at(ds, source)?, setter_of(property)) {
         (Some(dir), Some(setter)) => Ok(dir.prop(setter, false)?.is_some()),
         _ => Ok(false),
+    }
+}
+
+/// What [`VIEW`] says, which is inherited as user properties are; none: nothing, or somebody else than the owner has set it. In a view
+/// less is forbidden than in mounts of their own (a library of a file system with `exec=off` can be mapped).
+///
+/// # Errors
+/// It is neither `on` nor `off`.
+pub fn view(ds: &Dataset) -> Result<Option<bool>> {
+    match ds.prop(VIEW, true)? {
+        None => Ok(None),
+        Some((_, source)) if is_set_by_others(ds, VIEW, &source)? => Ok(None),
+        Some((PropValue::Str(text), _)) if text == "on" => Ok(Some(true)),
+        Some((PropValue::Str(text), _)) if text == "off" => Ok(Some(false)),
+        Some(_) => bail!(Invalid, "its property {VIEW} can be 'on' or 'off'"),
     }
 }
 

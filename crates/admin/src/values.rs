@@ -1,8 +1,7 @@
 //! Effective values of properties: stored values, defaults, overrides of one mount.
 
-use crate::setters;
 use base::{bail, Result};
-use disk::props::{self, VIEW};
+use disk::props;
 use dsl::{Dataset, Dir, PropSource};
 use std::cell::RefCell;
 use std::path::Path;
@@ -123,21 +122,6 @@ pub const CLOSED_MOUNT_POINT: &str = "zfs-fuse:closed-mountpoint";
 pub fn closes_mount_point(ds: &Dataset) -> Result<bool> {
     let value = ds.prop(CLOSED_MOUNT_POINT, true)?;
     Ok(value.is_some_and(|(v, _)| matches!(v, dsl::PropValue::Str(text) if text == "on")))
-}
-
-/// What [`VIEW`] says, which is inherited as user properties are; none: nothing, or somebody else than the owner has set it. In a view
-/// less is forbidden than in mounts of their own (a library of a file system with `exec=off` can be mapped).
-///
-/// # Errors
-/// It is neither `on` nor `off`.
-pub fn view(ds: &Dataset) -> Result<Option<bool>> {
-    match ds.prop(VIEW, true)? {
-        None => Ok(None),
-        Some((_, source)) if setters::is_set_by_others(ds, VIEW, &source)? => Ok(None),
-        Some((dsl::PropValue::Str(text), _)) if text == "on" => Ok(Some(true)),
-        Some((dsl::PropValue::Str(text), _)) if text == "off" => Ok(Some(false)),
-        Some(_) => bail!(Invalid, "its property {VIEW} can be 'on' or 'off'"),
-    }
 }
 
 /// Mount options (`ro`, `noatime`, …) as overrides of properties. Options that only matter to other

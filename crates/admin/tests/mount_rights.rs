@@ -283,10 +283,16 @@ fn what_a_users_stream_says_is_not_the_administrators_word() {
 #[test]
 fn a_view_is_what_the_owner_asks_for() {
     let (a, _, commands) = world();
-    delegate(&a, "p/a", Delegate::User(1000), "userprop,create,mount", true);
+    delegate(
+        &a,
+        "p/a",
+        Delegate::User(1000),
+        "userprop,create,mount",
+        true,
+    );
     let view = |name: &str| {
         let ds = a.find("p").unwrap().pool.dsl().dataset(name).unwrap();
-        admin::values::view(&ds).unwrap()
+        admin::setters::view(&ds).unwrap()
     };
     commands.create("p/a/in", &[]).unwrap();
     set(&a, JOE, "p/a", "zfs-fuse:view", "on").unwrap();

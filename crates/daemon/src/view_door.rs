@@ -7,7 +7,7 @@
 
 use crate::mount_parts::{told, Parts};
 use admin::door::{self, MountOptions};
-use admin::{values, Admin, Head, Mount, Mounted, Mounting, PoolEntry};
+use admin::{setters, values, Admin, Head, Mount, Mounted, Mounting, PoolEntry};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use fuse::holders;
@@ -178,7 +178,7 @@ pub fn begins(m: &Mounting<'_>) -> Result<bool> {
         return Ok(said == "on");
     }
     let own = !rustix::process::geteuid().is_root();
-    Ok(values::view(m.ds)?.unwrap_or(own))
+    Ok(setters::view(m.ds)?.unwrap_or(own))
 }
 
 /// What this door holds of a file system that hangs in a view.

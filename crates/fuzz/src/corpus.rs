@@ -49,6 +49,48 @@ fn fixtures(quick: bool) -> &'static [&'static str] {
     }
 }
 
+/// Servers of network block devices: greeting, replies to GO, replies to requests.
+fn nbd_servers(c: &mut Corpus) {
+    let reply = |kind: u32, data: &[u8]| {
+        let len = (data.len() as u32).to_be_bytes();
+        let head = 0x0003_e889_0455_65a9u64.to_be_bytes();
+        [
+            &head,
+            &7u32.to_be_bytes()[..],
+            &kind.to_be_bytes(),
+            &len,
+            data,
+        ]
+        .concat()
+    };
+    let export = [&[0, 0], &(1u64 << 20).to_be_bytes()[..], &[1, 0x2d]].concat();
+    let blocks = [
+        &[0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0][..],
+        &(1u32 << 20).to_be_bytes(),
+    ]
+    .concat();
+    let mut b = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
+    for part in [reply(3, &export), reply(3, &blocks), reply(1, b"")] {
+        b.extend(part);
+    }
+    for cookie in 0..4u64 {
+        b.extend(0x6744_6698u32.to_be_bytes());
+        b.extend(0u32.to_be_bytes());
+        b.extend(cookie.to_be_bytes());
+        b.extend(vec![5; if cookie == 0 { 512 } else { 0 }]);
+    }
+    c.add("nbd-server", &b);
+    let refusal = reply((1 << 31) + 6, b"no such export");
+    c.add(
+        "nbd-server",
+        &[b"NBDMAGICIHAVEOPT\0\x03", &refusal[..]].concat(),
+    );
+    c.add(
+        "nbd-server",
+        b"nbd+unix:///tank/vol?socket=/run/zfs-fuse/nbd.sock",
+    );
+}
+
 impl Corpus {
     /// Only what our own encoders give.
     pub fn own() -> Corpus {
@@ -124,45 +166,7 @@ impl Corpus {
             c.add("nbd", &b);
         }
         c.add("nbd", &[&[0, 0, 0, 3], &option(1, b"v")[..]].concat());
-        // Servers: greeting, replies to GO, replies to requests.
-        let reply = |kind: u32, data: &[u8]| {
-            let len = (data.len() as u32).to_be_bytes();
-            let head = 0x0003_e889_0455_65a9u64.to_be_bytes();
-            [
-                &head,
-                &7u32.to_be_bytes()[..],
-                &kind.to_be_bytes(),
-                &len,
-                data,
-            ]
-            .concat()
-        };
-        let export = [&[0, 0], &(1u64 << 20).to_be_bytes()[..], &[1, 0x2d]].concat();
-        let blocks = [
-            &[0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0][..],
-            &(1u32 << 20).to_be_bytes(),
-        ]
-        .concat();
-        let mut b = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
-        for part in [reply(3, &export), reply(3, &blocks), reply(1, b"")] {
-            b.extend(part);
-        }
-        for cookie in 0..4u64 {
-            b.extend(0x6744_6698u32.to_be_bytes());
-            b.extend(0u32.to_be_bytes());
-            b.extend(cookie.to_be_bytes());
-            b.extend(vec![5; if cookie == 0 { 512 } else { 0 }]);
-        }
-        c.add("nbd-server", &b);
-        let refusal = reply((1 << 31) + 6, b"no such export");
-        c.add(
-            "nbd-server",
-            &[b"NBDMAGICIHAVEOPT\0\x03", &refusal[..]].concat(),
-        );
-        c.add(
-            "nbd-server",
-            b"nbd+unix:///tank/vol?socket=/run/zfs-fuse/nbd.sock",
-        );
+        nbd_servers(&mut c);
         for b in crate::nfs_calls::good() {
             c.add("nfs", &b);
         }

@@ -50,6 +50,7 @@ mod stale;
 mod subscriber;
 mod suspension;
 mod view;
+mod view_copy;
 mod view_ids;
 mod writers;
 

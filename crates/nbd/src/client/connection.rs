@@ -1,7 +1,8 @@
 //! A connection: requests of many threads, replies in any order.
 
+use super::address::Address;
 use super::handshake::negotiate;
-use super::{Address, Info};
+use super::info::Info;
 use crate::numbers::{self as n, command, error};
 use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Error, Kind, Result};

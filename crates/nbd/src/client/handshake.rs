@@ -1,6 +1,6 @@
 //! Negotiation with a server.
 
-use super::Info;
+use super::info::Info;
 use crate::numbers::{self as n, export, handshake, info, option, reply, CHUNK};
 use base::{bail, Error, Kind, Result};
 use std::io::{Read, Write};

@@ -93,9 +93,7 @@ impl Foreground {
 }
 
 fn others_requests(pool: &Pool, budget: &Budget) -> u64 {
-    pool.tree()
-        .foreground()
-        .wrapping_sub(budget.own_requests())
+    pool.tree().foreground().wrapping_sub(budget.own_requests())
 }
 
 #[cfg(test)]

@@ -94,7 +94,9 @@ fn file_systems_are_shared_by_samba_with_their_snapshots() {
     };
     let shares = |rig: &Rig| -> Vec<String> {
         let list = rig.sh("net usershare list");
-        list.split_whitespace().map(String::from).collect()
+        let mut names: Vec<String> = list.split_whitespace().map(String::from).collect();
+        names.sort();
+        names
     };
     rig.zfs(&["create", "-o", "sharesmb=on", "tank/my files"]);
     fs::write(mnt.join("my files/f"), "one").unwrap();
@@ -173,7 +175,7 @@ fn what_is_missing_is_said() {
     let said = rig.try_run("zfs", &["set", "sharesmb=on", "tank"]);
     let said = format!("{}{}", said.out, said.err);
     assert!(
-        said.contains("not shared") && said.contains("usershare"),
+        said.contains("unable to reshare") && said.contains("usershares are currently disabled"),
         "{said}"
     );
     let said = rig.try_run("zfs", &["share", "tank"]).fails(1);

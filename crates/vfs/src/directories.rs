@@ -101,6 +101,10 @@ impl Door {
         let zfs = self.served.gate.enter(by)?;
         if matches!(name, b"." | b"..") {
             let z = self.nodes.revive(&zfs, parent)?;
+            if name == b"." && z.is_doomed() {
+                // Asked for by a handle: the client has let go of it, and its FORGET is still to come.
+                return Err(Kind::Stale.into());
+            }
             return Ok(Lookup::Found(match name {
                 b"." => self.entry(&zfs, &z),
                 _ => self.entry(&zfs, &zfs.lookup(&z, name, &by.cred())?),

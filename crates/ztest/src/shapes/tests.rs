@@ -115,28 +115,11 @@ fn some_txgs(pool: &Pool, n: u64) -> Result<()> {
     (0..n).try_for_each(|_| pool.task(|_, _| Ok(())))
 }
 
-/// A file system, with a file `f` of so many bytes on disk. A small file before it has copied pieces end within its blocks.
-fn begun(d: &Desk<'_>, len: usize) -> Result<(Arc<Pool>, Fs)> {
-    let pool = d.pool()?;
-    let fs = d.mount(0, &mut Dice::new(1))?;
-    write(&fs, "before", 3, 4096)?;
-    write(&fs, "f", 1, len)?;
-    pool.sync()?;
-    Ok((pool, fs))
-}
-
-/// Nothing is moved any more, and nothing else was done wrong.
-fn ended(d: &Desk<'_>, pool: &Pool, fs: Fs) -> Result<()> {
-    d.shaped(pool, NEVER)?;
-    mutate(None);
-    d.unmount(fs)?;
-    pool.sync()?;
-    judged(pool)
-}
-
 /// A file goes while it is copied.
 fn emptied(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
-    let (pool, fs) = begun(d, 8 * MIB)?;
+    let pool = d.pool()?;
+    let fs = d.mount(0, &mut Dice::new(1))?;
+    write(&fs, "f", 1, 8 * MIB)?;
     write(&fs, "stays", 2, MIB)?;
     pool.sync()?;
     let tops = data(&pool);
@@ -148,7 +131,11 @@ fn emptied(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
     fs.zfs.unlink(&fs.zfs.root()?, b"f", &Cred::root())?;
     fs.zfs.reap()?;
     pool.sync()?;
-    ended(d, &pool, fs)
+    d.shaped(&pool, NEVER)?;
+    mutate(None);
+    d.unmount(fs)?;
+    pool.sync()?;
+    judged(&pool)
 }
 
 #[test]
@@ -158,16 +145,12 @@ fn a_free_that_a_removal_forgets_is_found() {
     found("flight", layout, mistake, 2..20, &emptied);
 }
 
-#[test]
-fn a_free_across_the_regions_of_a_removal_that_is_taken_once_is_found() {
-    let layout = layout_of(GroupKind::Single, 1, 1);
-    let mistake = Mutation::RemovalFreesOneRegion;
-    found("regions", layout, mistake, 2..20, &emptied);
-}
-
 /// Files are written while a RAID-Z grows.
 fn written(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
-    let (pool, fs) = begun(d, 24 * MIB)?;
+    let pool = d.pool()?;
+    let fs = d.mount(0, &mut Dice::new(1))?;
+    write(&fs, "f", 1, 24 * MIB)?;
+    pool.sync()?;
     d.expand(&pool, &data(&pool)[0])?;
     assert!(pool.is_expanding());
     some_txgs(&pool, txgs)?;
@@ -176,7 +159,11 @@ fn written(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
         write(&fs, "g", n, MIB)?;
         pool.sync()?;
     }
-    ended(d, &pool, fs)
+    d.shaped(&pool, NEVER)?;
+    mutate(None);
+    d.unmount(fs)?;
+    pool.sync()?;
+    judged(&pool)
 }
 
 #[test]
@@ -187,7 +174,10 @@ fn an_expansion_that_writes_to_the_old_place_only_is_found() {
 
 /// What is placed on a new vdev is there after a kill, which leaves what the images have.
 fn added(d: &Desk<'_>, mistake: Option<Mutation>, _: u64) -> Result<()> {
-    let (pool, fs) = begun(d, 4 * MIB)?;
+    let pool = d.pool()?;
+    let fs = d.mount(0, &mut Dice::new(1))?;
+    write(&fs, "f", 1, 4 * MIB)?;
+    pool.sync()?;
     mutate(mistake);
     d.grow(&pool, &data(&pool)[0])?;
     write(&fs, "g", 2, 16 * MIB)?;

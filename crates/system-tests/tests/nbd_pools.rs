@@ -147,7 +147,9 @@ fn a_mirror_goes_on_without_a_server() {
     let mnt = rig.mnt().join("tank");
     rig.start();
     let at = mnt.to_str().unwrap().to_string();
-    rig.zpool(&["create", "-m", &at, "tank", "mirror", &url, &images[1]]);
+    rig.zpool(&[
+        "create", "-f", "-m", &at, "tank", "mirror", &url, &images[1],
+    ]);
     write_and_compare(&mnt, 0, 3);
     server.kill();
     (1..10).for_each(|n| write_and_compare(&mnt, n, 3));

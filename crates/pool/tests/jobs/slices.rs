@@ -211,7 +211,7 @@ fn an_export_ends_a_slice_under_way_at_its_next_block() {
     let job = Arc::new(Endless::default());
     pool.add_job(job.clone()).unwrap();
     pool.sync().unwrap();
-    while !job.reading.load(Ordering::SeqCst) {
+    while !job.reading.load(Ordering::SeqCst) || job.blocks.load(Ordering::SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     let begin = Instant::now();

@@ -127,6 +127,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
          files; it uses io_uring for image files, as for block devices; it opens both through the kernel's page cache.",
     ),
     (
+        "ZFS_FUSE_NBD_PATIENCE",
+        "Seconds that the daemon waits for the server of a network block device which has gone, or does not answer, before \
+         the device counts as failed. Default: 30.",
+    ),
+    (
         "ZFS_MODULE_TIMEOUT",
         "Seconds a command waits for a daemon that is starting; 10 if unset, negative for ever.",
     ),

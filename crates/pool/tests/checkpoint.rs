@@ -212,7 +212,7 @@ fn a_discarded_checkpoint_gives_back_its_space_also_after_imports() {
     drop(set);
     pool.close().unwrap();
     let e = open_at_checkpoint(&dir).map(drop).unwrap_err();
-    assert!(e.to_string().contains("no checkpoint"), "{e}");
+    assert!(e.to_string().contains("checkpoint does not exist"), "{e}");
 
     let pool = open(&dir);
     for _ in 0..200 {

@@ -145,5 +145,5 @@ fn a_state_by_its_number() {
         ..OpenOptions::default()
     };
     let e = open(&dir, none).map(|_| ()).unwrap_err();
-    assert!(e.to_string().contains("no checkpoint"), "{e}");
+    assert!(e.to_string().contains("checkpoint does not exist"), "{e}");
 }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use system_tests::{until, Rig};
 
 const SERVER: &str = "/usr/bin/nbdkit";
@@ -98,20 +100,26 @@ fn servers_that_come_back_are_not_noticed() {
     rig.zpool(&["create", "-m", &at, "tank", "mirror", &urls[0], &urls[1]]);
     let status = rig.zpool(&["status", "tank"]);
     assert!(urls.iter().all(|u| status.contains(u.as_str())), "{status}");
+    let enough = AtomicBool::new(false);
     std::thread::scope(|s| {
-        let mnt = &mnt;
-        let load = s.spawn(move || (0..80).for_each(|n| write_and_compare(mnt, n, 1)));
-        let mut which = 0;
-        while !load.is_finished() {
-            let server = &mut servers[which % 2];
+        let (mnt, enough) = (&mnt, &enough);
+        let load = s.spawn(move || {
+            // Each file is written at least once, and then again.
+            let mut turn = 0;
+            while turn < 80 || !enough.load(Ordering::SeqCst) {
+                write_and_compare(mnt, turn % 80, 1);
+                turn += 1;
+            }
+        });
+        for turn in 0..6 {
+            let server = &mut servers[turn % 2];
             server.kill();
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             server.start();
-            which += 1;
-            std::thread::sleep(std::time::Duration::from_millis(250));
+            std::thread::sleep(Duration::from_millis(250));
         }
+        enough.store(true, Ordering::SeqCst);
         load.join().unwrap();
-        assert!(which > 2);
     });
     rig.zpool(&["scrub", "-w", "tank"]);
     let status = rig.zpool(&["status", "tank"]);

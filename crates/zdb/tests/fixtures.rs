@@ -101,7 +101,7 @@ fn the_state_of_a_checkpoint() {
     let at = one.path().to_str().unwrap();
     let (out, text) = zdb(&["-p", at, "-k", "-u", &pool_of("single")]);
     assert!(
-        !out.status.success() && text.contains("no checkpoint"),
+        !out.status.success() && text.contains("checkpoint does not exist"),
         "{text}"
     );
 }

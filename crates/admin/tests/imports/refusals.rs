@@ -167,7 +167,7 @@ fn there_is_no_state_to_go_back_to() {
         checkpoint: true,
         ..m.ask()
     };
-    m.refused(checkpoint, "no checkpoint");
+    m.refused(checkpoint, "checkpoint does not exist");
     let early = PoolImport {
         txg: Some(1),
         rewind: true,
@@ -239,7 +239,7 @@ fn a_host_that_used_it_with_multihost_is_dead() {
         checkpoint: true,
         ..m.ask()
     };
-    m.refused(wrong, "no checkpoint");
+    m.refused(wrong, "checkpoint does not exist");
     // Nobody writes heartbeats here.
     let mut look = PoolImport {
         force: true,

@@ -1,6 +1,6 @@
 //! Network block devices: disks that another program serves, at `nbd://HOST/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
 //!
-//! **A server that comes back.** What was written since the last flush is kept in memory, at most [`MOST_KEPT`] bytes: a server that was
+//! **A server that comes back.** What was written since the last flush is kept in memory, at most 64 MiB: a server that was
 //! started again may have lost it. When a connection breaks, another one is made, and what is kept is sent again, in its order, before
 //! anything else; then the requests that were under way. So a flush covers what it is to cover, whatever server carries it out.
 //!
@@ -8,7 +8,7 @@
 //! connect, at most once a second. The engine takes that as it takes a disk that fails: it goes on without the device, or the pool is
 //! suspended. Nothing that was kept is given up: it is sent when the server is there again, as long as the device is open.
 //!
-//! Where the server says that a flush covers several connections, [`CONNECTIONS`] are made.
+//! Where the server says that a flush covers several connections, four are made.
 //!
 //! **Who may name one.** An image says in its labels where the other devices of its pool are. A stranger's image must not make this process
 //! connect to whatever it likes: an address is opened only after a user or a cache file has named it ([`allow`]).

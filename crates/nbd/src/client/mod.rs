@@ -1,6 +1,6 @@
 //! The client's side: one connection to an export, over which any number of threads ask at the same time.
 //!
-//! [`Address`] is where the export is. [`Connection::open`] negotiates with [`option::GO`](crate::numbers::option), or
+//! [`Address`] is where the export is. [`Connection::open`] negotiates with the option GO, or
 //! with the older EXPORT_NAME where the server does not know that. Replies are simple ones: the client asks for no structured ones. A thread
 //! of the connection takes the replies and hands each to whoever waits for it, in whatever order they come.
 //!

@@ -215,7 +215,7 @@ impl RemoteDisk {
             self.threads.par_for(at - begin, &|i| {
                 let w = &writes[begin + i];
                 let c = &all[i % all.len()];
-                if let Err(e) = c.write(w.offset, &w.data) {
+                if let Err(e) = self.in_requests(w.offset, &w.data, |at, part| c.write(at, part)) {
                     failed.acquire().get_or_insert(e);
                 }
             });
@@ -351,6 +351,21 @@ impl RemoteDisk {
         (most / unit * unit).max(unit)
     }
 
+    /// Calls `write` with parts that the server takes in one request each, until one fails.
+    fn in_requests<E>(
+        &self,
+        offset: u64,
+        data: &[u8],
+        mut write: impl FnMut(u64, &[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut at = offset;
+        for part in data.chunks(self.most()) {
+            write(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
     fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut at = offset;
         for part in buf.chunks_mut(self.most()) {
@@ -380,13 +395,9 @@ impl RemoteDisk {
             kept.writes.insert(number, write);
             number
         });
-        let mut done = Ok(());
-        let mut at = 0;
-        while done.is_ok() && at < data.len() {
-            let end = data.len().min(at + self.most());
-            done = self.carry_out(|c| c.write(offset + at as u64, &data[at..end]));
-            at = end;
-        }
+        let done = self.in_requests(offset, &data, |at, part| {
+            self.carry_out(|c| c.write(at, part))
+        });
         let mut kept = self.kept.acquire();
         if let Some(number) = number {
             match &done {

@@ -153,6 +153,7 @@ impl Ganesha {
             "NFS_CORE_PARAM {{ Protocols = 3; NFS_Port = {port}; MNT_Port = {mount}; Enable_NLM = false;\n\
              Enable_RQUOTA = false; Plugins_Dir = {}; }}\n\
              NFS_KRB5 {{ Active_krb5 = false; }}\n\
+             NFSv4 {{ UseGetpwnam = true; DomainName = bench; }}\n\
              EXPORT {{ Export_Id = 1; Path = {}; Pseudo = /bench; Access_Type = RW; Squash = No_Root_Squash;\n\
              SecType = sys; Protocols = 3; Transports = TCP; PrivilegedPort = false; FSAL {{ Name = VFS; }} }}\n",
             modules.display(),

@@ -107,7 +107,7 @@ pub fn run(args: &[String]) -> Result<bool> {
     let o = options(args)?;
     let (folder, programs) = systems::ready(&o)?;
     eprintln!("bench: preparing four devices");
-    let bytes = (o.size / 4 * 5 + (256 << 20)).max(1 << 30);
+    let bytes = (o.size / 4 * 5 + (256 << 20)).max(1280 << 20);
     let device = Device::on_image(&folder, bytes)?;
     let more = [
         Device::on_image(&folder, bytes)?,

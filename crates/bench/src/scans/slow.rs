@@ -5,7 +5,7 @@
 
 use super::At;
 use crate::child::{self, interrupted};
-use crate::device::{drop_caches, warm_memory};
+use crate::device::warm_memory;
 use crate::measure::Measure;
 use crate::rows::ROWS;
 use crate::systems::ours::{Ours, POOL};
@@ -96,8 +96,6 @@ impl At<'_> {
             for m in self.phases(&ours, "tree", &["walk"])? {
                 self.results.slow(kind, self.system, "walk", m.value());
             }
-            ours.export()?;
-            drop_caches()?;
             self.cold(&ours)?;
             for m in self.phases(&ours, "tree", &["read"])? {
                 self.results.slow(kind, self.system, "read", m.value());

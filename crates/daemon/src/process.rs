@@ -226,9 +226,7 @@ impl Process for Threads {
     fn identity(&self, path: &str) -> Option<(bool, u64, u64)> {
         if base::is_network_device(path) {
             // No device of this machine has the number.
-            let mut hash = std::hash::DefaultHasher::new();
-            std::hash::Hash::hash(path, &mut hash);
-            return Some((true, u64::MAX, std::hash::Hasher::finish(&hash)));
+            return Some((true, u64::MAX, env_linux::remote::identity(path)?));
         }
         let whole = |_| std::fs::metadata(env_linux::part::split(path).map_or(path, |p| p.0));
         let meta = std::fs::metadata(path).or_else(whole).ok()?;

@@ -2,7 +2,8 @@
 //!
 //! **A server that comes back.** What was written since the last flush is kept in memory, at most 64 MiB: a server that was
 //! started again may have lost it. When a connection breaks, another one is made, and what is kept is sent again, in its order, before
-//! anything else; then the requests that were under way. So a flush covers what it is to cover, whatever server carries it out.
+//! anything else; then the requests that were under way. So a flush covers what it is to cover, whatever server carries it out. The same is done
+//! behind a flush that the server refuses: what it was to cover may be lost, and the next flush of that server may not tell.
 //!
 //! **A server that stays away.** For thirty seconds (`ZFS_FUSE_NBD_PATIENCE`) requests wait for it. Then they fail, and so does each further one after one attempt to
 //! connect, at most once a second. The engine takes that as it takes a disk that fails: it goes on without the device, or the pool is
@@ -21,6 +22,7 @@ use base::{bail, Block, Error, Kind, RangeSet, Result, SECTOR};
 use env::{Access, Cpu, Disk, Geometry, Op, Watch};
 use nbd::client::{Address, Connection, Failure, Info};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,9 +42,9 @@ const MOST_TRIMMED: u64 = 1 << 30;
 const MOST_PREFERRED: u32 = 64 << 10;
 
 /// The addresses that may be opened.
-static ALLOWED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static ALLOWED: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
 /// Those open to the exclusion of others in this process. Other processes are not known of: the protocol has no locks.
-static EXCLUSIVE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static EXCLUSIVE: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
 
 /// How long requests wait for a server that has gone, and for a reply.
 fn patience() -> Duration {
@@ -57,9 +59,18 @@ fn patience() -> Duration {
 /// A user, or a file that only the owner of this process writes, has named the address: it may be opened from now on. Nothing is done about
 /// paths.
 pub fn allow(address: &str) {
-    if base::is_network_device(address) {
-        ALLOWED.acquire().insert(address.to_string());
+    if let Some(address) = base::is_network_device(address).then(|| Address::parse(address)) {
+        // One that has no meaning is refused when it is opened.
+        ALLOWED.acquire().extend(address.ok());
     }
+}
+
+/// A number that all ways to write an address have in common; `None`: it is none. A host by its name and by its number are two.
+pub fn identity(address: &str) -> Option<u64> {
+    let address = Address::parse(address).ok()?;
+    let mut hash = DefaultHasher::new();
+    address.hash(&mut hash);
+    Some(hash.finish())
 }
 
 /// An export that is open.
@@ -125,7 +136,7 @@ impl RemoteDisk {
         patience: Duration,
     ) -> Result<RemoteDisk> {
         let address = Address::parse(url)?;
-        if !ALLOWED.acquire().contains(url) {
+        if !ALLOWED.acquire().contains(&address) {
             bail!(
                 NotPermitted,
                 "a label names this address, and no user has: name it with -d"
@@ -139,7 +150,7 @@ impl RemoteDisk {
             bail!(ReadOnly, "the server gives it for reading only");
         }
         let exclusive = access == Access::Exclusive;
-        if exclusive && !EXCLUSIVE.acquire().insert(url.to_string()) {
+        if exclusive && !EXCLUSIVE.acquire().insert(address.clone()) {
             bail!(
                 Busy,
                 "device or resource busy: a pool that is imported here has it"
@@ -174,23 +185,38 @@ impl RemoteDisk {
 
     fn open_one(&self) -> Result<Connection> {
         let c = Connection::open(&self.address, CONNECTING, self.patience)?;
-        let (now, was) = (c.info().size, self.size.load(Ordering::Relaxed));
-        if now < was {
-            bail!(Io, "the export had {was} bytes, and has {now} now");
+        let (size, before) = (c.info().size, self.size.load(Ordering::Relaxed));
+        if size < before {
+            bail!(Io, "the export had {before} bytes, and has {size} now");
         }
         if c.info().read_only && self.writable {
             bail!(ReadOnly, "the server gives it for reading only now");
         }
-        self.size.store(now, Ordering::Relaxed);
+        let (now, was) = (c.info(), self.info);
+        if now.least > was.least.max(SECTOR as u32) || now.most < was.most.min(nbd::CHUNK as u32) {
+            bail!(
+                Io,
+                "the server took requests of {} to {} bytes, and takes {} to {} now",
+                was.least,
+                was.most,
+                now.least,
+                now.most
+            );
+        }
+        if was.flushes && !now.flushes {
+            bail!(Io, "the server took flushes, and takes none now");
+        }
+        self.size.store(size, Ordering::Relaxed);
         Ok(c)
     }
 
-    /// As many connections as are worth it and the server gives.
+    /// As many connections as are worth it and the server gives. The server of each says whether a flush covers the others.
     fn further(&self, mut all: Vec<Connection>) -> Vec<Connection> {
-        while self.info.multi && self.exclusive && all.len() < CONNECTIONS {
+        let covers = all.iter().all(|c| c.info().multi);
+        while covers && self.exclusive && all.len() < CONNECTIONS {
             match self.open_one() {
-                Ok(c) => all.push(c),
-                Err(_) => break,
+                Ok(c) if c.info().multi => all.push(c),
+                Ok(_) | Err(_) => break,
             }
         }
         all
@@ -419,7 +445,13 @@ impl RemoteDisk {
             let done = kept.writes.iter().filter(|(_, w)| w.done);
             done.map(|(n, _)| *n).collect()
         };
-        self.carry_out(|c| c.flush())?;
+        if let Err(e) = self.carry_out(|c| c.flush()) {
+            // Which of the writes it was to cover are lost is not known, and the next flush may not tell of them. They are kept: sent again
+            // over new connections they are covered by that.
+            let up = self.link.acquire().up.take();
+            drop(up);
+            return Err(e);
+        }
         let mut kept = self.kept.acquire();
         covered.into_iter().for_each(|n| kept.forget(n));
         Ok(())
@@ -488,7 +520,7 @@ impl Kept {
 impl Drop for RemoteDisk {
     fn drop(&mut self) {
         if self.exclusive {
-            EXCLUSIVE.acquire().remove(&self.url);
+            EXCLUSIVE.acquire().remove(&self.address);
         }
     }
 }

@@ -142,14 +142,15 @@ fn nbd_client(b: &[u8]) {
 /// What a server of network block devices may say to a pool's device, and what an address may be.
 fn nbd_server(b: &[u8]) {
     use nbd::client::{Address, Connection, Streams};
+    const PATIENCE: Duration = Duration::from_millis(20);
     let _ = black_box(std::str::from_utf8(b).map(Address::parse));
     let streams = Streams {
         from: Box::new(std::io::Cursor::new(b.to_vec())),
         to: Box::new(std::io::sink()),
         hang_up: Box::new(|| ()),
-        be_patient: Box::new(|| Ok(())),
+        set_limit: Box::new(|_| Ok(())),
     };
-    let Ok(c) = Connection::over(streams, "v", Duration::from_millis(20)) else {
+    let Ok(c) = Connection::over(streams, "v", PATIENCE, PATIENCE) else {
         return;
     };
     assert!(c.info().least.is_power_of_two() && c.info().preferred >= c.info().least);

@@ -148,16 +148,17 @@ impl<R: Read, W: Write> Connection<'_, R, W> {
         buf: &mut Vec<u8>,
         mut refused: Option<Refused>,
     ) -> Result<Option<Refused>> {
-        let (mut at, end) = (r.offset, r.offset.saturating_add(u64::from(r.len)));
-        while at < end {
-            let n = chunk(at, end);
+        // Where it reaches beyond the last offset it is refused already, and its data are to be taken all the same.
+        let (mut done, len, within) = (0, u64::from(r.len), r.offset % CHUNK as u64);
+        while done < len {
+            let n = chunk(within + done, within + len);
             buf.resize(n, 0);
             from.read_exact(buf)?;
             if refused.is_none() {
-                let written = self.agreed.export.write(at, buf, false);
+                let written = self.agreed.export.write(r.offset + done, buf, false);
                 refused = written.err().map(Refused::from);
             }
-            at += n as u64;
+            done += n as u64;
         }
         if refused.is_none() && r.flags & flag::FUA != 0 {
             refused = self.agreed.export.flush().err().map(Refused::from);

@@ -16,6 +16,8 @@ struct Volatile {
     /// Grows with each start of the server: requests of an earlier one do nothing.
     life: u64,
     writes: u64,
+    /// The next flush fails, and what it was to cover is lost; the one behind it succeeds. So does Linux.
+    fails: bool,
 }
 
 struct Device {
@@ -55,7 +57,18 @@ impl Export for Device {
         })
     }
     fn flush(&self) -> Result<()> {
-        self.with(|v| v.stable.clone_from(&v.now))
+        let failed = self.with(|v| {
+            let failed = std::mem::take(&mut v.fails);
+            match failed {
+                true => v.now.clone_from(&v.stable),
+                false => v.stable.clone_from(&v.now),
+            }
+            failed
+        })?;
+        match failed {
+            true => bail!(Io, "a bad sector"),
+            false => Ok(()),
+        }
     }
     fn trim(&self, _: u64, _: u64, _: bool) -> Result<()> {
         self.with(|_| ())
@@ -103,6 +116,7 @@ impl Server {
                 stable: vec![0; SIZE],
                 life: 0,
                 writes: 0,
+                fails: false,
             })),
             clients: Arc::default(),
             ends: Arc::default(),
@@ -226,6 +240,56 @@ fn what_was_not_flushed_is_sent_again() {
     // What was flushed is not kept.
     let kept = disk.kept.acquire();
     assert!(kept.writes.is_empty() && kept.bytes == 0);
+}
+
+/// Also of one that the disk makes by itself, since it may keep no more: the engine never learns of that one.
+#[test]
+fn what_a_failed_flush_was_to_cover_is_sent_again() {
+    let server = Server::new("failed");
+    let disk = server.open(Duration::from_secs(60));
+    let fail = || server.content.acquire().fails = true;
+    disk.write(0, &[1; 8192]).unwrap();
+    fail();
+    assert_eq!(disk.flush().unwrap_err().kind, Kind::Io);
+    disk.write(4096, &[2; 4096]).unwrap();
+    disk.flush().unwrap();
+    let stable = |at: usize| server.content.acquire().stable[at];
+    assert_eq!((stable(0), stable(4096)), (1, 2));
+
+    fail();
+    let mut refused = 0;
+    for turn in 0..70 {
+        let op = Op::Write {
+            offset: 0,
+            bufs: vec![Arc::new(vec![turn; 1 << 20])],
+        };
+        let (_, done) = disk.batch(vec![op]).pop().unwrap();
+        refused += usize::from(done.is_err());
+        // Elsewhere, so that it is written once only.
+        disk.write((2 << 20) + u64::from(turn) * 4096, &[turn; 4096])
+            .unwrap_or_else(|_| refused += 1);
+    }
+    disk.flush().unwrap();
+    assert_eq!(stable(0), 69);
+    let lost = (0..70).filter(|t| stable((2 << 20) + usize::from(*t) * 4096) != *t);
+    assert!(lost.count() <= refused, "what was acknowledged is there");
+    assert!(!server.content.acquire().fails, "a flush was refused");
+}
+
+/// One device, however its address is written.
+#[test]
+fn addresses_are_compared_by_what_they_mean() {
+    let same = |a, b| assert_eq!(identity(a), identity(b));
+    same("nbd://h/e", "nbd://H:10809/%65");
+    assert_ne!(identity("nbd://h/e"), identity("nbd://h/f"));
+    assert_eq!(identity("nbd://"), None);
+    let server = Server::new("spelling");
+    let _disk = server.open(Duration::from_secs(5));
+    let other = server.url().replace("/disk?", "/%64isk?");
+    allow(&other);
+    let threads = Arc::new(CpuPool::elastic("test-io", 4));
+    let e = RemoteDisk::open(&other, Access::Exclusive, threads).err();
+    assert_eq!(e.unwrap().kind, Kind::Busy);
 }
 
 /// Writers that are under way while the server goes and comes notice nothing.

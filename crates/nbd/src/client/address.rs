@@ -5,12 +5,13 @@ use base::{bail, Result};
 
 /// The port of the protocol.
 const PORT: u16 = 10809;
+
 /// Where an export is, and its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// `nbd://HOST[:PORT]/EXPORT`
     Tcp {
-        /// Name or number of the host.
+        /// Name or number of the host, in small letters.
         host: String,
         /// TCP port.
         port: u16,
@@ -114,7 +115,7 @@ fn host_and_port(uri: &str, place: &str) -> Result<(String, u16)> {
     let Some(port) = port else {
         bail!(Invalid, "{uri}: behind the host comes a port, 1 to 65535");
     };
-    let host = decoded(uri, host)?;
+    let host = decoded(uri, host)?.to_ascii_lowercase();
     if host.is_empty() || host.contains('@') {
         bail!(Invalid, "{uri}: between // and / comes a host");
     }

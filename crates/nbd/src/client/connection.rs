@@ -9,6 +9,7 @@ use base::{bail, Error, Kind, Result};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are taken from the stream at a time.
 const BUFFER: usize = 64 << 10;
+/// How long it is until a server whose queue is full is asked again.
+const FULL_QUEUE: Duration = Duration::from_millis(50);
 
 /// Why a request was not carried out.
 #[derive(Clone, Debug)]
@@ -34,13 +37,13 @@ pub struct Streams {
     pub to: Box<dyn Write + Send>,
     /// Ends both, for threads that wait for them, too.
     pub hang_up: Box<dyn Fn() + Send + Sync>,
-    /// From now on nothing may come for any time: called behind the negotiation.
-    pub be_patient: Box<dyn Fn() -> io::Result<()> + Send>,
+    /// How long a read of `from` waits for a byte from now on; `None`: without end.
+    pub set_limit: Box<dyn Fn(Option<Duration>) -> io::Result<()> + Send>,
 }
 
 impl Streams {
-    /// Connects. Nobody waits longer than `handshake` for a connection, and, until [`Connection::over`] has negotiated, for bytes to come; longer
-    /// than `patience` for bytes to be taken.
+    /// Connects. Nobody waits longer than `handshake` for each address of the host, nor for a server that does not accept; longer than `patience`
+    /// for bytes to be taken. Looking up the name of a host takes as long as the system's resolver takes.
     ///
     /// # Errors
     /// Those of connecting, with the place.
@@ -52,7 +55,8 @@ impl Streams {
                 for place in (host.as_str(), *port).to_socket_addrs().map_err(at)? {
                     match TcpStream::connect_timeout(&place, handshake) {
                         Ok(stream) => {
-                            return Streams::over_tcp(stream, handshake, patience).map_err(at)
+                            stream.set_nodelay(true).map_err(at)?;
+                            return Streams::over(stream.into(), patience).map_err(at);
                         }
                         Err(e) => last = e,
                     }
@@ -61,15 +65,16 @@ impl Streams {
             }
             Address::Unix { socket, .. } => {
                 let at = |e: io::Error| Error::from(e).context(socket.clone());
-                let stream = UnixStream::connect(socket).map_err(at)?;
-                Streams::over_unix(stream, handshake, patience).map_err(at)
+                let stream = connect_unix(socket, handshake).map_err(at)?;
+                Streams::over(stream.into(), patience).map_err(at)
             }
         }
     }
 
-    fn over_tcp(stream: TcpStream, handshake: Duration, patience: Duration) -> io::Result<Streams> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(handshake))?;
+    /// A stream socket of either family.
+    fn over(socket: OwnedFd, patience: Duration) -> io::Result<Streams> {
+        // What the standard library does with a stream it does whatever the family is.
+        let stream = UnixStream::from(socket);
         stream.set_write_timeout(Some(patience))?;
         let (to, end, limit) = (
             stream.try_clone()?,
@@ -80,28 +85,65 @@ impl Streams {
             from: Box::new(stream),
             to: Box::new(to),
             hang_up: Box::new(move || drop(end.shutdown(Shutdown::Both))),
-            be_patient: Box::new(move || limit.set_read_timeout(None)),
+            set_limit: Box::new(move |most| limit.set_read_timeout(most)),
         })
     }
+}
 
-    fn over_unix(
-        stream: UnixStream,
-        handshake: Duration,
-        patience: Duration,
-    ) -> io::Result<Streams> {
-        stream.set_read_timeout(Some(handshake))?;
-        stream.set_write_timeout(Some(patience))?;
-        let (to, end, limit) = (
-            stream.try_clone()?,
-            stream.try_clone()?,
-            stream.try_clone()?,
-        );
-        Ok(Streams {
-            from: Box::new(stream),
-            to: Box::new(to),
-            hang_up: Box::new(move || drop(end.shutdown(Shutdown::Both))),
-            be_patient: Box::new(move || limit.set_read_timeout(None)),
-        })
+/// Connects. A server whose queue is full is asked again until `limit` is over.
+fn connect_unix(path: &str, limit: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{
+        connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+    };
+    let end = Instant::now() + limit;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::AGAIN) if Instant::now() < end => {
+                std::thread::sleep(FULL_QUEUE);
+            }
+            Err(rustix::io::Errno::AGAIN) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the server accepts nobody",
+                ))
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// What the server sends, until some moment.
+struct Limited {
+    from: Box<dyn Read + Send>,
+    set_limit: Box<dyn Fn(Option<Duration>) -> io::Result<()> + Send>,
+    /// None: without a limit.
+    end: Option<Instant>,
+}
+
+impl Limited {
+    fn lift(&mut self) -> io::Result<()> {
+        self.end = None;
+        (self.set_limit)(None)
+    }
+}
+
+impl Read for Limited {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if let Some(end) = self.end {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            (self.set_limit)(Some(left))?;
+        }
+        self.from.read(buf)
     }
 }
 
@@ -144,29 +186,41 @@ impl Shared {
 }
 
 impl Connection {
-    /// Connects and chooses the export. `handshake`: how long until that has come to an end. `patience`: how long a request waits for its reply later.
+    /// Connects and chooses the export. `handshake`: how long connecting may take, and again the negotiation as a whole. `patience`: how long a
+    /// request waits for its reply later.
     ///
     /// # Errors
     /// Those of connecting and of the negotiation, and what the server refuses.
     pub fn open(address: &Address, handshake: Duration, patience: Duration) -> Result<Connection> {
         let streams = Streams::connect(address, handshake, patience)?;
-        Connection::over(streams, address.export(), patience)
+        Connection::over(streams, address.export(), handshake, patience)
     }
 
     /// The same over streams that are there.
     ///
     /// # Errors
     /// Those of the negotiation, and what the server refuses.
-    pub fn over(streams: Streams, export: &str, patience: Duration) -> Result<Connection> {
+    pub fn over(
+        streams: Streams,
+        export: &str,
+        handshake: Duration,
+        patience: Duration,
+    ) -> Result<Connection> {
         let Streams {
             from,
             mut to,
             hang_up,
-            be_patient,
+            set_limit,
         } = streams;
+        let end = Some(Instant::now() + handshake);
+        let from = Limited {
+            from,
+            set_limit,
+            end,
+        };
         let mut from = BufReader::with_capacity(BUFFER, from);
         let info = negotiate(&mut from, &mut to, export)?;
-        be_patient()?;
+        from.get_mut().lift()?;
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             answered: Condvar::new(),
@@ -264,16 +318,20 @@ impl Connection {
         head.extend(cookie.to_be_bytes());
         head.extend(offset.to_be_bytes());
         head.extend((len as u32).to_be_bytes());
-        let sent = {
-            let mut to = self.to.acquire();
-            to.write_all(&head)
+        // Behind a request that was sent in part nothing may follow: the server would take it for the rest. So whether the connection is
+        // gone is asked, and said, while nobody else sends.
+        let mut to = self.to.acquire();
+        if !self.is_lost() {
+            let sent = to
+                .write_all(&head)
                 .and_then(|()| to.write_all(data))
-                .and_then(|()| to.flush())
-        };
-        if let Err(e) = sent {
-            self.shared
-                .lose(format!("cannot send: {}", base::io_text(&e)));
+                .and_then(|()| to.flush());
+            if let Err(e) = sent {
+                self.shared
+                    .lose(format!("cannot send: {}", base::io_text(&e)));
+            }
         }
+        drop(to);
         self.wait_for(cookie)
     }
 

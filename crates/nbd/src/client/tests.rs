@@ -23,6 +23,7 @@ fn addresses() {
     };
     for (uri, wanted) in [
         ("nbd://a/disk", tcp("a", 10809, "disk")),
+        ("nbd://A:10809/disk", tcp("a", 10809, "disk")),
         ("nbd://a", tcp("a", 10809, "")),
         ("nbd://a:1/tank/vol%20x", tcp("a", 1, "tank/vol x")),
         ("nbd://[::1]:5/x", tcp("::1", 5, "x")),
@@ -133,11 +134,12 @@ impl Exports for One {
 
 fn streams(ours: UnixStream) -> Streams {
     let (to, end) = (ours.try_clone().unwrap(), ours.try_clone().unwrap());
+    let limit = ours.try_clone().unwrap();
     Streams {
         from: Box::new(ours),
         to: Box::new(to),
         hang_up: Box::new(move || drop(end.shutdown(std::net::Shutdown::Both))),
-        be_patient: Box::new(|| Ok(())),
+        set_limit: Box::new(move |most| limit.set_read_timeout(most)),
     }
 }
 
@@ -164,7 +166,7 @@ fn memory() -> Arc<Memory> {
 #[test]
 fn many_threads_read_and_write() {
     let memory = memory();
-    let c = Connection::over(server(&memory), "disk", PATIENCE).unwrap();
+    let c = Connection::over(server(&memory), "disk", PATIENCE, PATIENCE).unwrap();
     let info = c.info();
     assert_eq!((info.size, info.preferred), (4 << 20, 8192));
     assert!(info.flushes && info.trims && info.multi && !info.read_only);
@@ -192,7 +194,7 @@ fn many_threads_read_and_write() {
 #[test]
 fn refusals_say_what_is_wrong() {
     let open = |name| {
-        Connection::over(server(&memory()), name, PATIENCE)
+        Connection::over(server(&memory()), name, PATIENCE, PATIENCE)
             .err()
             .unwrap()
     };
@@ -300,7 +302,7 @@ fn hostile_servers() {
             let mut room = [0; 4096];
             while matches!(theirs.read(&mut room), Ok(n) if n > 0) {}
         });
-        match Connection::over(streams(ours), "disk", PATIENCE) {
+        match Connection::over(streams(ours), "disk", PATIENCE, PATIENCE) {
             Ok(c) => {
                 assert!(agrees, "{n}");
                 assert!(matches!(c.read(0, 512), Err(Failure::Lost(_))), "{n}");
@@ -347,7 +349,7 @@ fn silence_has_an_end() {
         let mut room = [0; 4096];
         while matches!(theirs.read(&mut room), Ok(n) if n > 0) {}
     });
-    let c = Connection::over(streams(ours), "disk", Duration::from_millis(300)).unwrap();
+    let c = Connection::over(streams(ours), "disk", PATIENCE, Duration::from_millis(300)).unwrap();
     assert_eq!(c.info().size, 1 << 20);
     match c.read(0, 512) {
         Err(Failure::Lost(why)) => assert!(why.contains("no reply"), "{why}"),
@@ -355,4 +357,60 @@ fn silence_has_an_end() {
     }
     drop(c);
     at.join().unwrap();
+}
+
+/// A byte now and then does not make the negotiation last.
+#[test]
+fn a_negotiation_has_an_end() {
+    use std::io::Write;
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let at = std::thread::spawn(move || {
+        let mut sent = 0;
+        while theirs
+            .write_all(&crate::numbers::NBDMAGIC.to_be_bytes()[sent % 8..][..1])
+            .is_ok()
+        {
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        sent
+    });
+    let opened = Connection::over(streams(ours), "disk", Duration::from_millis(500), PATIENCE);
+    assert!(opened.is_err());
+    assert!(
+        at.join().unwrap() < 8,
+        "it was given up before it had said who it is"
+    );
+}
+
+/// A server that accepts nobody holds nobody up, and one that accepts late is waited for.
+#[test]
+fn a_full_queue_is_waited_for() {
+    use std::os::unix::net::UnixListener;
+    let name = format!("nbd-queue-{}.sock", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    let uri = format!("nbd+unix:///disk?socket={}", path.display());
+    let address = Address::parse(&uri).unwrap();
+    let connect = |limit| Streams::connect(&address, limit, PATIENCE);
+    // The queue of the standard library's listeners has some thousand places; this one has few.
+    rustix::net::listen(&listener, 0).unwrap();
+    let mut queued = Vec::new();
+    let refused = loop {
+        match connect(Duration::from_millis(200)) {
+            Ok(streams) => queued.push(streams),
+            Err(e) => break e,
+        }
+        assert!(queued.len() < 100);
+    };
+    assert!(refused.to_string().contains("accepts nobody"), "{refused}");
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        let accepted = listener.accept().unwrap();
+        (listener, accepted)
+    });
+    connect(PATIENCE).unwrap();
+    late.join().unwrap();
+    std::fs::remove_file(&path).unwrap();
 }

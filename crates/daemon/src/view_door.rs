@@ -308,8 +308,10 @@ impl MemberMount {
             Ok(adapter)
         };
         let (number, adapter) = served.view().join(ds.object(), join)?;
-        // The kernel may have said in between what it can do.
+        // The kernel may have said in between what it can do, and the mount may have got power.
         served.welcome(&adapter);
+        let (nosuid, nodev) = *view.forbidden.acquire();
+        files.grant(!nosuid, !nodev);
         let writers = adapter.door().writers();
         let written = Written::new(mount.clone(), view.notifier.clone(), writers)
             .with_ids(served.view().ids(number));

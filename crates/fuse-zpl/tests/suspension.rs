@@ -296,6 +296,33 @@ fn a_file_goes_on_over_several_rollbacks() {
     }
 }
 
+/// A client of NFS may come at that moment: its door began with the former state, and changes through it were lost.
+#[test]
+fn a_door_that_is_opened_during_a_rollback_leads_to_what_is_there_afterwards() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("late");
+    make_files(&m);
+    m.snapshot("s");
+    fs::write(m.path("added"), "not there").unwrap();
+    m.written.take().unwrap();
+    let suspended = m.served.suspend().unwrap();
+    let late = vfs::Door::open_to(&m.served).unwrap();
+    let new = m.roll_back();
+    suspended.resume(new.clone()).unwrap();
+    new.start().unwrap();
+    let is_there = |name: &str| {
+        let found = late.lookup(&vfs::Nobody, vfs::ROOT, name.as_bytes());
+        matches!(found.unwrap(), vfs::Lookup::Found(_))
+    };
+    assert!(is_there("same") && !is_there("added"));
+    late.mkdir(&vfs::Nobody, vfs::ROOT, b"made", (0o755, 0))
+        .unwrap();
+    assert!(m.path("made").is_dir());
+    late.close();
+}
+
 #[test]
 fn a_removed_directory_that_comes_back_is_usable_though_somebody_is_in_it() {
     if !can_mount() {

@@ -4,6 +4,7 @@ use crate::answers::{OpenHow, Opened, WriteHow};
 use crate::caller::Caller;
 use crate::door::{Door, Node};
 use crate::gate::Running;
+use crate::overtaking;
 use crate::publish::Change;
 use crate::writers::WRITER;
 use base::{Block, Data, Kind, Result};
@@ -163,9 +164,15 @@ impl Door {
         if crate::ctldir::is_ours(node) {
             return Err(Kind::ReadOnly.into());
         }
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let mut noted = None;
         match how.cached {
             true => self.served.admission.cached_data(by)?,
             false => {
+                if self.served.has_others() {
+                    let object = self.nodes.object_of(node);
+                    noted = object.map(|(o, _)| self.served.under_way.note(o, range.clone()));
+                }
                 self.collect(node);
                 self.served.admission.call(by)?;
             }
@@ -184,7 +191,18 @@ impl Door {
             cached: how.cached,
         };
         self.spend_power(by, &zfs, &z)?;
-        let done = zfs.write(&z, offset, data, opts);
+        let done = match &noted {
+            Some(noted) => {
+                let mut written = noted.begin();
+                let done = zfs.write(&z, offset, data, opts);
+                if let Ok(n) = done {
+                    *written = n as u64;
+                }
+                done
+            }
+            None if how.cached => self.write_back(&zfs, &z, range, data, opts),
+            None => zfs.write(&z, offset, data, opts),
+        };
         drop(zfs);
         self.writers.arrived();
         match done {
@@ -203,6 +221,31 @@ impl Door {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// Writes what a client had in its cache; how many bytes of it are done with.
+    fn write_back(
+        &self,
+        zfs: &Zfs,
+        z: &Znode,
+        range: Range<u64>,
+        data: Data<'_>,
+        opts: WriteOpts,
+    ) -> Result<usize> {
+        let overtaken = self.served.under_way.overtaken(z.object, &range);
+        if overtaken.is_empty() {
+            return zfs.write(z, range.start, data, opts);
+        }
+        let within = |at: u64| (at - range.start) as usize;
+        let (left, _locks) = overtaking::left(range.clone(), &overtaken);
+        for part in left {
+            let piece = data.slice(within(part.start)..within(part.end));
+            let n = zfs.write(z, part.start, piece, opts)?;
+            if n < piece.len() {
+                return Ok(within(part.start) + n);
+            }
+        }
+        Ok(data.len())
     }
 
     /// Where data (or a hole) begins at or after `offset`.

@@ -9,6 +9,7 @@ use crate::ctldir::{self, Ctldir, Dir, Line, SharedLists, Tree};
 use crate::fresh::Fresh;
 use crate::gate::{Gate, Running};
 use crate::nodes::{Forgotten, Nodes};
+use crate::overtaking::UnderWay;
 use crate::page_reads::PageReads;
 use crate::power::Power;
 use crate::snapshots::{Snapshots, Volume};
@@ -45,6 +46,8 @@ pub struct Served {
     pub(crate) lists: Mutex<HashMap<u64, Arc<Vec<Line>>>>,
     pub(crate) shared: SharedLists,
     pub(crate) handles: AtomicU64,
+    /// Writes past the caches of clients.
+    pub(crate) under_way: UnderWay,
     /// Held from a suspension to its end.
     pub(crate) suspending: Mutex<bool>,
     clock: Arc<dyn Clock>,
@@ -150,6 +153,7 @@ impl Served {
             shared: SharedLists::default(),
             handles: AtomicU64::new(FIRST_LISTING),
             suspending: Mutex::default(),
+            under_way: UnderWay::default(),
             clock,
             doors: Arc::default(),
             gate: Gate::new(zfs),
@@ -268,7 +272,8 @@ impl Door {
     }
 
     fn open_with(served: &Arc<Served>, in_view: bool) -> Result<Arc<Door>> {
-        let root = served.gate.current().root()?;
+        let mut zfs = served.gate.current();
+        let root = zfs.root()?;
         let door = Arc::new(Door {
             nodes: Arc::new(Nodes::new(&root, in_view)),
             writers: Arc::default(),
@@ -285,7 +290,27 @@ impl Door {
             served: served.clone(),
         });
         served.doors.add(&door);
-        Ok(door)
+        // It may have been resumed as another state meanwhile, by somebody who did not see this door.
+        loop {
+            let now = served.gate.current();
+            if Arc::ptr_eq(&now, &zfs) {
+                return Ok(door);
+            }
+            match now.root() {
+                Ok(root) => door.lead_to(&now, &root),
+                Err(e) => {
+                    door.close();
+                    return Err(e);
+                }
+            }
+            zfs = now;
+        }
+    }
+
+    /// The nodes of a door that no client has used mean objects of this state.
+    pub(crate) fn lead_to(&self, zfs: &Zfs, root: &Arc<Znode>) {
+        let known = self.nodes.known();
+        self.nodes.replace(zfs, root, &known, |_, _| true);
     }
 
     /// Whom to tell of changes. The first one set stays.

@@ -41,6 +41,7 @@ mod listings;
 mod nodes;
 mod of_head;
 mod operations;
+mod overtaking;
 mod page_reads;
 mod places;
 mod power;

@@ -214,6 +214,12 @@ impl Suspended {
         let mut changes: Vec<_> = stock.iter().map(|s| s.lead(&zfs, &root)).collect();
         served.ctl.set_root(root.object);
         served.gate.replace(zfs.clone());
+        // Doors that were opened meanwhile. Those that are opened from now on begin with this state.
+        served.each_door(|door| {
+            if !stock.iter().any(|s| Arc::ptr_eq(&s.door, &door)) {
+                door.lead_to(&zfs, &root);
+            }
+        });
         self.stock = stock;
         self.let_in();
         for (stock, changes) in self.stock.iter().zip(&mut changes) {

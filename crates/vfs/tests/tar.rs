@@ -6,10 +6,11 @@ mod tar;
 use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{Commands, ROOT};
 use admin::{pools, Admin};
+use base::Data;
 use std::fs;
 use std::process::Command;
-use std::sync::Arc;
-use vfs::{Door, Nobody, OfHead, Served};
+use std::sync::{Arc, Mutex};
+use vfs::{Door, Nobody, OfHead, Served, Subscriber, Truth, WriteHow};
 use zpl::{Cred, New, WriteOpts};
 
 fn admin() -> Arc<Admin> {
@@ -97,4 +98,84 @@ fn what_one_door_forgets_another_keeps() {
     doors[0].close();
     assert!(doors[1].getattr(&Nobody, vfs::ROOT).is_ok());
     doors[1].close();
+}
+
+/// A client with a write-back cache: when it is told that the content of a file is another one, it writes back the page it has.
+struct Cache {
+    door: Mutex<Option<Arc<Door>>>,
+    page: Mutex<Option<(u64, Vec<u8>)>>,
+}
+
+impl Subscriber for Cache {
+    fn attributes(&self, _: u64) {}
+
+    fn attributes_later(&self, _: u64) {}
+
+    fn content(&self, node: u64, _: Option<(u64, u64)>) {
+        let door = self.door.lock().unwrap().clone().unwrap();
+        let Some((offset, data)) = self.page.lock().unwrap().take() else {
+            return;
+        };
+        let how = WriteHow {
+            cached: true,
+            ..WriteHow::default()
+        };
+        let n = door.write(&Nobody, node, offset, Data::from(&data), how);
+        assert_eq!(n.unwrap(), data.len());
+    }
+
+    fn name(&self, _: u64, _: &[u8]) {}
+
+    fn all_names(&self) {}
+
+    fn grow(&self, _: u64, _: u64, _: &[u8]) -> bool {
+        true
+    }
+
+    fn tell(&self, files: &[Truth], _: &(dyn Fn(Option<u32>) + Sync)) -> Vec<bool> {
+        vec![true; files.len()]
+    }
+}
+
+/// A page that became dirty while a write of another door was under way has older bytes where that wrote.
+#[test]
+fn a_page_that_is_written_back_leaves_what_another_door_has_written() {
+    let admin = admin();
+    let entry = admin.find("p").unwrap();
+    let ds = entry.pool.dsl().root_dataset().unwrap();
+    let zfs = entry.mounted(ds.object()).unwrap().zfs();
+    let from = OfHead::new(&admin, &entry, &ds, Vec::new(), Arc::default());
+    let served = Served::new(zfs.clone(), &entry.pool, Box::new(from));
+    let doors = [(); 2].map(|()| Door::open_to(&served).unwrap());
+    let cache = Arc::new(Cache {
+        door: Mutex::new(Some(doors[0].clone())),
+        page: Mutex::default(),
+    });
+    doors[0].subscribe(cache.clone());
+    let new = New::file(0o100644, 0);
+    doors[0].make(&Nobody, vfs::ROOT, b"f", &new).unwrap();
+    let vfs::Lookup::Found(same) = doors[1].lookup(&Nobody, vfs::ROOT, b"f").unwrap() else {
+        panic!("a name that is not there");
+    };
+    let write = |data: &[u8], at| {
+        let how = WriteHow::default();
+        doors[1].write(&Nobody, same.node, at, Data::from(data), how)
+    };
+    assert_eq!(write(&[1; 4096], 0).unwrap(), 4096);
+    // A program has written its byte into a page that was read before.
+    let mut page = vec![1; 4096];
+    page[7] = 9;
+    *cache.page.lock().unwrap() = Some((0, page));
+    assert_eq!(write(&[2; 100], 1000).unwrap(), 100);
+    assert!(cache.page.lock().unwrap().is_none(), "it was told");
+    let mut now: Vec<u8> = Vec::new();
+    let mut put = |block: &base::Block, range: std::ops::Range<usize>| now.extend(&block[range]);
+    let read = doors[1].read(&Nobody, same.node, (0, 4096), false, &mut put);
+    read.unwrap();
+    let mut wanted = vec![1; 4096];
+    wanted[7] = 9;
+    wanted[1000..1100].fill(2);
+    assert!(now == wanted);
+    *cache.door.lock().unwrap() = None;
+    doors.iter().for_each(|d| d.close());
 }

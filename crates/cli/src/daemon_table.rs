@@ -37,6 +37,9 @@ pub static DAEMON: Sub = Sub {
         long_arg("multihost-import-intervals", "count", "How many intervals an import watches such a pool for another host that uses it, where the pool does not say how long is enough. Default: 20."),
         long_arg("event-scripts", "folder", "Run the executable files in this folder on each event (zpool events), in the order of their names, with the event in variables ZEVENT_...; those that others may write are left out. Default: none."),
         long_arg("nbd-socket", "path", "Serve the volumes of all pools as network block devices at this Unix socket: each is an export with the volume's name. Default: nbd.sock beside the control socket."),
+        long_arg("nbd-listen", "address:port", "Serve the volumes at this address and TCP port, too, such as 0.0.0.0:10809 or [::]:10809. Who may come is to be said: with --nbd-allow, or with --nbd-tls and an authority for clients. Whoever may can read and write every volume. Default: none.").many(),
+        long_arg("nbd-allow", "address", "Clients of --nbd-listen must have this address, or one with the same beginning (192.168.7.0/24). Default: with an authority for clients everybody.").many(),
+        long_arg("nbd-tls", "folder", "Clients of --nbd-listen must use TLS. In the folder are server-cert.pem and server-key.pem; with ca-cert.pem, too, clients must have a certificate which that authority has signed. They are read when the daemon starts."),
         long_arg("nfs-listen", "address:port", "Serve shared file systems (zfs share, property sharenfs) over NFS 3 at this address and TCP port, with the protocol of mounts on the same port; 0.0.0.0 or [::] for all addresses. Port 2049 is the usual one; above 1023 it takes no root. Clients mount with port= and mountport= of it and with nolock, since there are no locks over the network (vers=3,proto=tcp,nolock). Default: none; the kernel's server is told of shares then, where there is one.").many(),
         long_arg("stack-size", "KB", "Obsolete: the threads' stacks have a fixed size."),
         opt('u', "txg", "Obsolete: use zpool import -F -T.").long("min-uberblock-txg"),
@@ -65,9 +68,12 @@ pub const SWITCHES: [&str; 5] = [
 ];
 
 /// Keys of `zfsrc` that take a value.
-pub const VALUES: [&str; 14] = [
+pub const VALUES: [&str; 17] = [
     "event-scripts",
     "nbd-socket",
+    "nbd-listen",
+    "nbd-allow",
+    "nbd-tls",
     "nfs-listen",
     "max-arc-size",
     "fuse-mount-options",

@@ -144,6 +144,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
     };
     let nbd_socket = options.nbd_socket.clone();
     let bound = nfs_door::bind(&options.nfs_listen)?;
+    let remote = nbd_door::bind(&options.nbd)?;
     let control = Arc::new(requests::Control::start(options, stop)?);
     let shares = nfs_door::serve(control.admin(), bound)?;
     let volumes = match &nbd_socket {
@@ -156,6 +157,7 @@ fn serve(options: Options, child: bool) -> Result<()> {
             }
         },
     };
+    nbd_door::serve_remote(control.admin(), remote)?;
     let handler = control.clone();
     std::thread::Builder::new()
         .name("listener".into())

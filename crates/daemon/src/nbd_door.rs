@@ -1,16 +1,19 @@
 //! The door for block devices: every volume of every imported pool is an export of an NBD server on a Unix socket of the owner's
 //! (`nbdinfo 'nbd+unix:///tank/vol?socket=…'`). The protocol is crate `nbd`'s; the volumes are `admin`'s.
 //!
-//! Who may connect: root, and the user the daemon runs for. A client can read and write every volume.
+//! Who may connect: root, and the user the daemon runs for. Clients on other machines (`--nbd-listen`): those whose address was
+//! allowed, over TLS where there are certificates, which they must have, too, if there is an authority for them. A client can
+//! read and write every volume.
 
+use crate::options::{Network, Remote};
 use admin::volumes::{self, Client};
 use admin::Admin;
 use base::{bail, Error, Kind, Result};
-use nbd::{Export, Exports, Extent, Options};
+use nbd::{Export, Exports, Extent, Options, ServerTls};
 use std::fs;
-use std::io::{BufReader, BufWriter};
-use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::io::{self, BufReader, BufWriter};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -77,18 +80,84 @@ pub fn listen(admin: &Arc<Admin>, path: &Path) -> Result<Listening> {
     let _ = env_linux::refuse_descriptors(listener.as_fd());
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(at)?;
     let admin = Arc::downgrade(admin);
+    let next = move || {
+        let (stream, _) = listener.accept()?;
+        // The socket was everybody's for a moment after it was made.
+        Ok(is_owner(&stream).then_some(stream))
+    };
     std::thread::Builder::new()
         .name("nbd-listener".into())
-        .spawn(move || accept(&listener, &admin))
+        .spawn(move || accept(&next, None, &admin))
         .map_err(at)?;
     Ok(listening)
 }
 
-fn accept(listener: &UnixListener, admin: &Weak<Admin>) {
+/// Addresses for other machines, which nobody is served at yet.
+pub struct Bound {
+    listeners: Vec<TcpListener>,
+    allowed: Vec<Network>,
+    tls: Option<ServerTls>,
+}
+
+/// Takes the addresses and reads the certificates, before anything is imported.
+///
+/// # Errors
+/// An address cannot be had; those of [`ServerTls::from_folder`].
+pub fn bind(remote: &Remote) -> Result<Bound> {
+    let tls = remote.tls.as_deref().map(ServerTls::from_folder);
+    let tls = tls.transpose().map_err(|e| e.context("--nbd-tls"))?;
+    let listen = |address: &SocketAddr| {
+        TcpListener::bind(address).map_err(|e| {
+            Error::from(e).context(format!("cannot listen at '{address}' (--nbd-listen)"))
+        })
+    };
+    let listeners = remote.listen.iter().map(listen);
+    Ok(Bound {
+        listeners: listeners.collect::<Result<_>>()?,
+        allowed: remote.allow.clone(),
+        tls,
+    })
+}
+
+/// Serves the volumes there.
+///
+/// # Errors
+/// Those of making threads.
+pub fn serve_remote(admin: &Arc<Admin>, bound: Bound) -> Result<()> {
+    for listener in bound.listeners {
+        let (admin, tls) = (Arc::downgrade(admin), bound.tls.clone());
+        let allowed = bound.allowed.clone();
+        let next = move || {
+            let (stream, from) = listener.accept()?;
+            let may = allowed.is_empty() || allowed.iter().any(|n| n.has(from.ip()));
+            if !may {
+                tracing::debug!("nbd: {from} may not come");
+                return Ok(None);
+            }
+            stream.set_nodelay(true)?;
+            // A machine that is gone says nothing: its volumes are to be free again.
+            rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+            // What the standard library does with a stream it does whatever the family is.
+            Ok(Some(UnixStream::from(OwnedFd::from(stream))))
+        };
+        std::thread::Builder::new()
+            .name("nbd-listener".into())
+            .spawn(move || accept(&next, tls, &admin))?;
+    }
+    Ok(())
+}
+
+/// Serves whoever comes next, for good; `None`: who may not.
+fn accept(
+    next: &dyn Fn() -> io::Result<Option<UnixStream>>,
+    tls: Option<ServerTls>,
+    admin: &Weak<Admin>,
+) {
     let connections = Arc::new(AtomicUsize::new(0));
     loop {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
+        let stream = match next() {
+            Ok(Some(stream)) => stream,
+            Ok(None) => continue,
             Err(e) => {
                 // No descriptors, say: it passes.
                 crate::log::warn(&format!("nbd: {}", base::io_text(&e)));
@@ -99,16 +168,15 @@ fn accept(listener: &UnixListener, admin: &Weak<Admin>) {
         if admin.strong_count() == 0 {
             return;
         }
-        // The socket was everybody's for a moment after it was made.
-        if !is_owner(&stream) || connections.load(Ordering::SeqCst) >= MOST {
+        if connections.load(Ordering::SeqCst) >= MOST {
             continue;
         }
         let counted = Counted::new(&connections);
-        let admin = admin.clone();
+        let (admin, tls) = (admin.clone(), tls.clone());
         let thread = std::thread::Builder::new().name("nbd".into());
         let spawned = thread.spawn(move || {
             let _counted = counted;
-            if let Err(e) = serve(&admin, stream) {
+            if let Err(e) = serve(&admin, stream, tls.as_ref()) {
                 tracing::debug!("an NBD connection ended: {e}");
             }
         });
@@ -140,7 +208,7 @@ fn is_owner(stream: &UnixStream) -> bool {
     peer.is_ok_and(|p| p.uid.as_raw() == own || p.uid.is_root())
 }
 
-fn serve(admin: &Weak<Admin>, stream: UnixStream) -> Result<()> {
+fn serve(admin: &Weak<Admin>, stream: UnixStream, tls: Option<&ServerTls>) -> Result<()> {
     stream.set_read_timeout(Some(NEGOTIATION))?;
     stream.set_write_timeout(Some(NEGOTIATION))?;
     let stream = Arc::new(stream);
@@ -154,6 +222,7 @@ fn serve(admin: &Weak<Admin>, stream: UnixStream) -> Result<()> {
             let _ = stream.set_read_timeout(None);
             let _ = stream.set_write_timeout(None);
         },
+        tls,
         hang_up: &|| hang_up(&stream),
     };
     let from = BufReader::with_capacity(GATHERED, &*stream);

@@ -3,7 +3,7 @@
 use cli::args::{Bad, Parsed};
 use cli::daemon_table::{DAEMON, SWITCHES, VALUES};
 use fuse::Transport;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub struct Options {
     pub pidfile: Option<PathBuf>,
     /// Where volumes are served, instead of the usual place.
     pub nbd_socket: Option<PathBuf>,
+    /// Where else they are served.
+    pub nbd: Remote,
     /// Where shares are served over NFS.
     pub nfs_listen: Vec<SocketAddr>,
     /// Scripts in it are run on events.
@@ -51,6 +53,50 @@ pub struct Options {
     pub ivsets_unchecked: bool,
     /// Things to tell: obsolete settings, values out of range.
     pub warnings: Vec<String>,
+}
+
+/// Volumes for other machines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remote {
+    /// TCP addresses.
+    pub listen: Vec<SocketAddr>,
+    /// Who may come; empty: everybody with a certificate.
+    pub allow: Vec<Network>,
+    /// Folder of certificates; none: without TLS.
+    pub tls: Option<PathBuf>,
+}
+
+/// Addresses with the same beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Network {
+    address: IpAddr,
+    /// Bits of the address that count.
+    bits: u32,
+}
+
+impl Network {
+    /// Reads ADDRESS or ADDRESS/BITS.
+    fn parse(text: &str) -> Option<Network> {
+        let (address, bits) = text.split_once('/').unwrap_or((text, ""));
+        let address: IpAddr = address.parse().ok()?;
+        let all = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match text.contains('/') {
+            true => bits.parse().ok().filter(|b| *b <= all)?,
+            false => all,
+        };
+        Some(Network { address, bits })
+    }
+
+    /// Whether an address is one of them. One of IPv4 may come as one of IPv6.
+    pub fn has(&self, other: IpAddr) -> bool {
+        let number = |a: IpAddr| match a {
+            IpAddr::V4(a) => (u128::from(a.to_bits()) << 96, true),
+            IpAddr::V6(a) => (a.to_bits(), false),
+        };
+        let ((a, a_is_v4), (b, b_is_v4)) = (number(self.address), number(other.to_canonical()));
+        let differ = (a ^ b).checked_shr(128 - self.bits).unwrap_or(0);
+        a_is_v4 == b_is_v4 && differ == 0
+    }
 }
 
 /// How fast idle processors shall wake up.
@@ -236,16 +282,57 @@ fn transport(word: Option<&str>) -> Result<Transport, String> {
 
 /// Addresses that the server of NFS listens at: those of the command line, else those of the file.
 fn nfs_listen(line: &Parsed, file: &Parsed) -> Result<Vec<SocketAddr>, String> {
-    let from = match line.has("nfs-listen") {
-        true => line,
-        false => file,
-    };
     let address = |text: &str| {
         text.parse().map_err(|_| {
             format!("--nfs-listen: '{text}' is not ADDRESS:PORT, such as 0.0.0.0:2049 or [::]:2049")
         })
     };
-    from.all("nfs-listen").map(address).collect()
+    let all = all("nfs-listen", line, file).into_iter();
+    all.map(address).collect()
+}
+
+/// The values of an option that may be there several times: those of the command line, else those of the file.
+fn all<'a>(key: &'static str, line: &'a Parsed, file: &'a Parsed) -> Vec<&'a str> {
+    let from = match line.has(key) {
+        true => line,
+        false => file,
+    };
+    from.all(key).collect()
+}
+
+/// Where volumes are served to other machines. Nobody is let in of whom nothing was said.
+fn nbd_remote(line: &Parsed, file: &Parsed) -> Result<Remote, String> {
+    let address = |text: &str| {
+        text.parse().map_err(|_| {
+            format!(
+                "--nbd-listen: '{text}' is not ADDRESS:PORT, such as 0.0.0.0:10809 or [::]:10809"
+            )
+        })
+    };
+    let network = |text: &str| {
+        Network::parse(text)
+            .ok_or_else(|| format!("--nbd-allow: '{text}' is not ADDRESS or ADDRESS/BITS"))
+    };
+    let listen = all("nbd-listen", line, file);
+    let allow = all("nbd-allow", line, file);
+    let tls = line.get("nbd-tls").or_else(|| file.get("nbd-tls"));
+    let remote = Remote {
+        listen: listen.into_iter().map(address).collect::<Result<_, _>>()?,
+        allow: allow.into_iter().map(network).collect::<Result<_, _>>()?,
+        tls: tls.map(|p| PathBuf::from(cli::run::absolute(p))),
+    };
+    let asks = |p: &PathBuf| nbd::ServerTls::asks_clients(p);
+    match remote.listen.is_empty() {
+        true if !remote.allow.is_empty() || remote.tls.is_some() => {
+            Err("--nbd-allow and --nbd-tls are of no use without --nbd-listen".into())
+        }
+        false if remote.allow.is_empty() && !remote.tls.as_ref().is_some_and(asks) => Err(
+            "--nbd-listen: who may come? Name addresses (--nbd-allow), or a folder of certificates with \
+             ca-cert.pem, the authority that signs for clients (--nbd-tls)"
+                .into(),
+        ),
+        _ => Ok(remote),
+    }
 }
 
 fn settle(
@@ -291,6 +378,7 @@ fn settle(
     };
     warnings.extend(obsolete(&has));
     let nfs_listen = nfs_listen(line, file)?;
+    let nbd = nbd_remote(line, file)?;
     let transport = transport(get("transport"))?;
     let wakeup_latency = match get("wakeup-latency") {
         None | Some("auto") => Latency::Auto,
@@ -349,6 +437,7 @@ fn settle(
         foreground: line.has("n"),
         event_scripts: get("event-scripts").map(|p| PathBuf::from(cli::run::absolute(p))),
         nfs_listen,
+        nbd,
         nbd_socket: get("nbd-socket").map(|p| PathBuf::from(cli::run::absolute(p))),
         pidfile: line.get("p").map(|p| PathBuf::from(cli::run::absolute(p))),
         arc_max,
@@ -393,6 +482,44 @@ mod tests {
             Asked::Run(o) => *o,
             other => panic!("{line}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn volumes_for_other_machines_need_somebody_who_may_come() {
+        let wrong = |line: &str, words: &str| {
+            assert!(
+                matches!(run(line, None), Asked::Wrong(w) if w.contains(words)),
+                "{line}"
+            );
+        };
+        wrong("--nbd-listen=127.0.0.1:1", "who may come?");
+        wrong(
+            "--nbd-listen=127.0.0.1:1 --nbd-tls=/nonexistent",
+            "who may come?",
+        );
+        wrong("--nbd-listen=127.0.0.1 --nbd-allow=::1", "ADDRESS:PORT");
+        wrong(
+            "--nbd-listen=127.0.0.1:1 --nbd-allow=10.0.0.0/33",
+            "ADDRESS/BITS",
+        );
+        wrong("--nbd-allow=10.0.0.0/8", "without --nbd-listen");
+        let line = "--nbd-listen=127.0.0.1:1 --nbd-allow=10.1.0.0/16 --nbd-allow=fe80::/10";
+        let o = options(line, Some("nbd-tls = /certificates"));
+        assert_eq!(o.nbd.tls, Some("/certificates".into()));
+        let may = |a: &str| o.nbd.allow.iter().any(|n| n.has(a.parse().unwrap()));
+        for (address, expected) in [
+            ("10.1.2.3", true),
+            ("10.2.2.3", false),
+            ("::ffff:10.1.255.255", true),
+            ("fe80::1", true),
+            ("febf::1", true),
+            ("fec0::1", false),
+        ] {
+            assert_eq!(may(address), expected, "{address}");
+        }
+        let all = Network::parse("0.0.0.0/0").unwrap();
+        assert!(all.has([1, 2, 3, 4].into()) && !all.has("::1".parse().unwrap()));
+        assert_eq!(Network::parse("10.0.0.0/"), None);
     }
 
     #[test]

@@ -134,6 +134,7 @@ fn nbd_client(b: &[u8]) {
     let options = nbd::Options {
         threads: 1,
         chosen: &|| {},
+        tls: None,
         hang_up: &|| {},
     };
     let _ = black_box(nbd::serve(b, std::io::sink(), &Zeros, &options));
@@ -150,7 +151,10 @@ fn nbd_server(b: &[u8]) {
         hang_up: Box::new(|| ()),
         set_limit: Box::new(|_| Ok(())),
     };
-    let Ok(c) = Connection::over(streams, "v", PATIENCE, PATIENCE) else {
+    let Ok(address) = Address::parse("nbd://server/v") else {
+        return;
+    };
+    let Ok(c) = Connection::over(streams, &address, PATIENCE, PATIENCE) else {
         return;
     };
     assert!(c.info().least.is_power_of_two() && c.info().preferred >= c.info().least);

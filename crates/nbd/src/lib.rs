@@ -16,12 +16,14 @@
 pub mod client;
 mod negotiate;
 mod numbers;
+mod tls;
 mod transmit;
 
 #[cfg(test)]
 mod tests;
 
 pub use numbers::{CHUNK, MAX_NAME, MAX_REQUEST};
+pub use tls::ServerTls;
 
 use base::Result;
 use std::io::{Read, Write};
@@ -102,6 +104,8 @@ pub struct Options<'a> {
     /// Called when the client has chosen an export, before its first request: what was to hold for the negotiation only (a time
     /// limit, say) ends.
     pub chosen: &'a (dyn Fn() + Sync),
+    /// Clients must begin TLS before anything else.
+    pub tls: Option<&'a ServerTls>,
     /// Ends the streams: called when something went wrong, so that no thread waits for the client any more.
     pub hang_up: &'a (dyn Fn() + Sync),
 }
@@ -116,11 +120,28 @@ pub fn serve<R: Read + Send, W: Write + Send>(
     exports: &dyn Exports,
     options: &Options<'_>,
 ) -> Result<()> {
-    match negotiate::negotiate(&mut from, &mut to, exports)? {
-        Some(agreed) => {
-            (options.chosen)();
-            transmit::run(from, to, &agreed, options)
-        }
-        None => Ok(()),
+    let mut so = negotiate::begin(&mut from, &mut to)?;
+    let Some(tls) = options.tls else {
+        let agreed = so.choose(&mut from, &mut to, exports)?;
+        return transmit(from, to, agreed, options);
+    };
+    if !so.wants_tls(&mut from, &mut to)? {
+        return Ok(());
     }
+    let (mut from, mut to) = tls.accept(from, to)?;
+    let agreed = so.choose(&mut from, &mut to, exports)?;
+    transmit(from, to, agreed, options)
+}
+
+fn transmit<R: Read + Send, W: Write + Send>(
+    from: R,
+    to: W,
+    agreed: Option<negotiate::Agreed>,
+    options: &Options<'_>,
+) -> Result<()> {
+    let Some(agreed) = agreed else {
+        return Ok(());
+    };
+    (options.chosen)();
+    transmit::run(from, to, &agreed, options)
 }

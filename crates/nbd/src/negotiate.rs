@@ -17,20 +17,20 @@ pub struct Agreed {
 }
 
 /// What the client has said so far.
-struct So {
+pub struct So {
     /// Without 124 zeros behind the answer to EXPORT_NAME.
     no_zeroes: bool,
+    /// Behind TLS.
+    secure: bool,
     structured: bool,
     /// The export that block status was chosen for.
     context: Option<String>,
+    /// Options there may still be.
+    left: u32,
 }
 
-/// Until the client has chosen; `None`: it left.
-pub fn negotiate(
-    from: &mut impl Read,
-    to: &mut impl Write,
-    exports: &dyn Exports,
-) -> Result<Option<Agreed>> {
+/// Server and client greet each other.
+pub fn begin(from: &mut impl Read, to: &mut impl Write) -> Result<So> {
     let mut hello = Vec::new();
     hello.extend(NBDMAGIC.to_be_bytes());
     hello.extend(IHAVEOPT.to_be_bytes());
@@ -40,42 +40,89 @@ pub fn negotiate(
     if flags & !u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES) != 0 {
         bail!(Invalid, "the client has flags nobody knows ({flags:#x})");
     }
-    let mut so = So {
+    Ok(So {
         no_zeroes: flags & u32::from(handshake::NO_ZEROES) != 0,
+        secure: false,
         structured: false,
         context: None,
-    };
-    for _ in 0..MAX_OPTIONS {
-        if u64_from(from)? != IHAVEOPT {
-            bail!(Invalid, "the client speaks another protocol");
-        }
-        let (number, len) = (u32_from(from)?, u32_from(from)?);
-        if len > MAX_SKIPPED {
-            bail!(Invalid, "an option of {len} bytes");
-        }
-        if len > MAX_OPTION {
-            skip(from, u64::from(len))?;
-            refuse(to, number, reply::ERR_TOO_BIG, "too much data")?;
-            continue;
-        }
-        let mut data = vec![0; len as usize];
-        from.read_exact(&mut data)?;
-        match number {
-            option::EXPORT_NAME => return named(to, exports, &so, &data).map(Some),
-            option::ABORT => {
-                // The client may not wait for it.
-                let _ = answer(to, number, reply::ACK, &[]);
-                return Ok(None);
+        left: MAX_OPTIONS,
+    })
+}
+
+impl So {
+    /// The next option, with its data.
+    fn next(&mut self, from: &mut impl Read, to: &mut impl Write) -> Result<(u32, Vec<u8>)> {
+        loop {
+            if self.left == 0 {
+                bail!(Invalid, "the client did not choose an export");
             }
-            option::INFO | option::GO => {
-                if let Some(agreed) = chosen(to, exports, &so, number, &data)? {
-                    return Ok(Some(agreed));
-                }
+            self.left -= 1;
+            if u64_from(from)? != IHAVEOPT {
+                bail!(Invalid, "the client speaks another protocol");
             }
-            _ => other(to, exports, &mut so, number, &data)?,
+            let (number, len) = (u32_from(from)?, u32_from(from)?);
+            if len > MAX_SKIPPED {
+                bail!(Invalid, "an option of {len} bytes");
+            }
+            if len > MAX_OPTION {
+                skip(from, u64::from(len))?;
+                refuse(to, number, reply::ERR_TOO_BIG, "too much data")?;
+                continue;
+            }
+            let mut data = vec![0; len as usize];
+            from.read_exact(&mut data)?;
+            return Ok((number, data));
         }
     }
-    bail!(Invalid, "the client did not choose an export")
+
+    /// Until the client begins TLS, without which it is told nothing; false: it left.
+    pub fn wants_tls(&mut self, from: &mut impl Read, to: &mut impl Write) -> Result<bool> {
+        loop {
+            let (number, data) = self.next(from, to)?;
+            match number {
+                option::STARTTLS if data.is_empty() => {
+                    answer(to, number, reply::ACK, &[])?;
+                    self.secure = true;
+                    return Ok(true);
+                }
+                option::STARTTLS => {
+                    refuse(to, number, reply::ERR_INVALID, "STARTTLS takes no data")?;
+                }
+                option::EXPORT_NAME => bail!(NotPermitted, "the client does without TLS"),
+                option::ABORT => {
+                    // The client may not wait for it.
+                    let _ = answer(to, number, reply::ACK, &[]);
+                    return Ok(false);
+                }
+                _ => refuse(to, number, reply::ERR_TLS_REQUIRED, "STARTTLS comes first")?,
+            }
+        }
+    }
+
+    /// Until the client has chosen; `None`: it left.
+    pub fn choose(
+        &mut self,
+        from: &mut impl Read,
+        to: &mut impl Write,
+        exports: &dyn Exports,
+    ) -> Result<Option<Agreed>> {
+        loop {
+            let (number, data) = self.next(from, to)?;
+            match number {
+                option::EXPORT_NAME => return named(to, exports, self, &data).map(Some),
+                option::ABORT => {
+                    let _ = answer(to, number, reply::ACK, &[]);
+                    return Ok(None);
+                }
+                option::INFO | option::GO => {
+                    if let Some(agreed) = chosen(to, exports, self, number, &data)? {
+                        return Ok(Some(agreed));
+                    }
+                }
+                _ => other(to, exports, self, number, &data)?,
+            }
+        }
+    }
 }
 
 /// Options that lead to no requests.
@@ -87,6 +134,10 @@ fn other(
     data: &[u8],
 ) -> Result<()> {
     match number {
+        option::STARTTLS if so.secure => {
+            refuse(to, number, reply::ERR_INVALID, "TLS has begun already")
+        }
+        option::STARTTLS => refuse(to, number, reply::ERR_POLICY, "no TLS at this address"),
         option::LIST if !data.is_empty() => {
             refuse(to, number, reply::ERR_INVALID, "LIST takes no data")
         }

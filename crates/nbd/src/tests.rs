@@ -231,6 +231,7 @@ fn with(shelf: Shelf, work: impl FnOnce(&mut Client)) -> Result<()> {
             let options = Options {
                 threads: 3,
                 chosen: &|| {},
+                tls: None,
                 hang_up: &end,
             };
             let r = serve(&ours, &ours, &shelf, &options);
@@ -491,6 +492,7 @@ fn any_bytes() {
         let options = Options {
             threads: 1,
             chosen: &|| {},
+            tls: None,
             hang_up: &|| {},
         };
         let _ = serve(
@@ -500,4 +502,22 @@ fn any_bytes() {
             &options,
         );
     }
+}
+
+/// The data of a write that is refused are passed over, whatever its offset: what follows is a request again.
+#[test]
+fn a_write_beyond_all_offsets_leaves_the_stream_in_order() {
+    let shelf = Shelf(vec![("v", memory(16))]);
+    with(shelf, |c| {
+        c.go("v", false, false);
+        let data = vec![0x25; 2 * CHUNK + 5];
+        c.request(0, command::WRITE, 1, u64::MAX - 9, data.len() as u32);
+        c.say(&[&data]);
+        assert_ne!(c.simple(1), 0);
+        c.request(0, command::READ, 2, 0, 512);
+        assert_eq!(c.simple(2), 0);
+        assert_eq!(c.take(512), [0; 512]);
+        c.request(0, command::DISC, 3, 0, 0);
+    })
+    .unwrap();
 }

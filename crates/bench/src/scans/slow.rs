@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Reads, and writes, of the slow device in a second: a disk that turns.
 const PER_SECOND: u32 = 150;
 
+/// Ceiling of the daemon's cache, MiB: less than the tree takes, so that something leaves it.
+const MEMORY: u32 = 32;
+
 /// A group of the kernel's block throttle; it goes with the value, when the daemon has ended.
 struct Throttle(PathBuf);
 
@@ -74,6 +77,7 @@ impl At<'_> {
             // Declared before the daemon, so that the daemon has ended when the group is removed, on every way out.
             let throttle;
             let mut ours = self.ours()?;
+            ours.options.push(format!("--max-arc-size={MEMORY}"));
             warm_memory(1 << 30)?;
             let vdevs = [&[paths[0].as_str()], more].concat();
             self.pool_of(&mut ours, "128K", &vdevs)?;
@@ -82,7 +86,7 @@ impl At<'_> {
             }
             self.phases(&ours, "tree", &["untar"])?;
             if kind == "cache" {
-                // The cache is fed by what leaves memory, or is about to.
+                // The cache is fed by what leaves memory.
                 ours.admin("zfs", &["set", "secondarycache=all", POOL])?;
                 self.cold(&ours)?;
                 self.phases(&ours, "tree", &["walk", "read"])?;

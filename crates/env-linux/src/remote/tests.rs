@@ -161,6 +161,7 @@ impl Server {
                     let options = Options {
                         threads: 2,
                         chosen: &|| (),
+                        tls: None,
                         hang_up: &|| drop(end.shutdown(Shutdown::Both)),
                     };
                     let _ = nbd::serve(client, to, &Device { content, life }, &options);
@@ -385,7 +386,10 @@ fn refusals() {
         e.kind == Kind::NotPermitted && e.to_string().contains(&other),
         "{e}"
     );
-    for (wrong, kind) in [("nbd://", Kind::Invalid), ("nbds://a/x", Kind::Unsupported)] {
+    for (wrong, kind) in [
+        ("nbd://", Kind::Invalid),
+        ("nbds://a/x?tls-type=psk", Kind::Unsupported),
+    ] {
         assert_eq!(open(wrong, Access::Read).err().unwrap().kind, kind);
     }
     let gone = "nbd+unix:///x?socket=/nonexistent/socket";

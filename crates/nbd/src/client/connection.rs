@@ -1,9 +1,10 @@
 //! A connection: requests of many threads, replies in any order.
 
-use super::address::Address;
-use super::handshake::negotiate;
+use super::address::{Address, Place};
+use super::handshake;
 use super::info::Info;
 use crate::numbers::{self as n, command, error};
+use crate::tls::ClientTls;
 use base::sync::{CondvarExt, MutexExt};
 use base::{bail, Error, Kind, Result};
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -38,7 +40,7 @@ pub struct Streams {
     /// Ends both, for threads that wait for them, too.
     pub hang_up: Box<dyn Fn() + Send + Sync>,
     /// How long a read of `from` waits for a byte from now on; `None`: without end.
-    pub set_limit: Box<dyn Fn(Option<Duration>) -> io::Result<()> + Send>,
+    pub set_limit: Box<dyn Fn(Option<Duration>) -> io::Result<()> + Send + Sync>,
 }
 
 impl Streams {
@@ -48,8 +50,8 @@ impl Streams {
     /// # Errors
     /// Those of connecting, with the place.
     pub fn connect(address: &Address, handshake: Duration, patience: Duration) -> Result<Streams> {
-        match address {
-            Address::Tcp { host, port, .. } => {
+        match &address.place {
+            Place::Tcp { host, port } => {
                 let at = |e: io::Error| Error::from(e).context(format!("{host}:{port}"));
                 let mut last = io::Error::from(io::ErrorKind::NotFound);
                 for place in (host.as_str(), *port).to_socket_addrs().map_err(at)? {
@@ -63,7 +65,7 @@ impl Streams {
                 }
                 Err(at(last))
             }
-            Address::Unix { socket, .. } => {
+            Place::Unix { socket } => {
                 let at = |e: io::Error| Error::from(e).context(socket.clone());
                 let stream = connect_unix(socket, handshake).map_err(at)?;
                 Streams::over(stream.into(), patience).map_err(at)
@@ -119,29 +121,35 @@ fn connect_unix(path: &str, limit: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// What the server sends, until some moment.
-struct Limited {
-    from: Box<dyn Read + Send>,
-    set_limit: Box<dyn Fn(Option<Duration>) -> io::Result<()> + Send>,
+/// Until when something must have come.
+struct Limit {
+    set: Box<dyn Fn(Option<Duration>) -> io::Result<()> + Send + Sync>,
     /// None: without a limit.
-    end: Option<Instant>,
+    end: Mutex<Option<Instant>>,
 }
 
-impl Limited {
-    fn lift(&mut self) -> io::Result<()> {
-        self.end = None;
-        (self.set_limit)(None)
+impl Limit {
+    fn lift(&self) -> io::Result<()> {
+        *self.end.acquire() = None;
+        (self.set)(None)
     }
+}
+
+/// What the server sends.
+struct Limited {
+    from: Box<dyn Read + Send>,
+    limit: Arc<Limit>,
 }
 
 impl Read for Limited {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if let Some(end) = self.end {
+        let end = *self.limit.end.acquire();
+        if let Some(end) = end {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            (self.set_limit)(Some(left))?;
+            (self.limit.set)(Some(left))?;
         }
         self.from.read(buf)
     }
@@ -193,16 +201,16 @@ impl Connection {
     /// Those of connecting and of the negotiation, and what the server refuses.
     pub fn open(address: &Address, handshake: Duration, patience: Duration) -> Result<Connection> {
         let streams = Streams::connect(address, handshake, patience)?;
-        Connection::over(streams, address.export(), handshake, patience)
+        Connection::over(streams, address, handshake, patience)
     }
 
-    /// The same over streams that are there.
+    /// The same over streams that are there, to the server of the address.
     ///
     /// # Errors
     /// Those of the negotiation, and what the server refuses.
     pub fn over(
         streams: Streams,
-        export: &str,
+        address: &Address,
         handshake: Duration,
         patience: Duration,
     ) -> Result<Connection> {
@@ -212,15 +220,32 @@ impl Connection {
             hang_up,
             set_limit,
         } = streams;
-        let end = Some(Instant::now() + handshake);
+        let end = Mutex::new(Some(Instant::now() + handshake));
+        let set = set_limit;
+        let limit = Arc::new(Limit { set, end });
         let from = Limited {
             from,
-            set_limit,
-            end,
+            limit: limit.clone(),
         };
         let mut from = BufReader::with_capacity(BUFFER, from);
-        let info = negotiate(&mut from, &mut to, export)?;
-        from.get_mut().lift()?;
+        let greeting = handshake::greet(&mut from, &mut to)?;
+        let export = address.export.as_str();
+        let (info, mut from, to): (_, Box<dyn BufRead + Send>, Box<dyn Write + Send>) =
+            match &address.tls {
+                None => {
+                    let info = handshake::choose(&greeting, &mut from, &mut to, export)?;
+                    (info, Box::new(from), to)
+                }
+                Some(secure) => {
+                    let tls = ClientTls::new(secure.certificates.as_deref().map(Path::new))?;
+                    handshake::start_tls(&mut from, &mut to)?;
+                    let (from, mut to) = tls.connect(address.certified_host(), from, to)?;
+                    let mut from = BufReader::with_capacity(BUFFER, from);
+                    let info = handshake::choose(&greeting, &mut from, &mut to, export)?;
+                    (info, Box::new(from), Box::new(to))
+                }
+            };
+        limit.lift()?;
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             answered: Condvar::new(),
@@ -228,7 +253,7 @@ impl Connection {
         });
         let theirs = shared.clone();
         let taker = move || {
-            let why = match take_replies(&mut from, &theirs) {
+            let why = match take_replies(&mut *from, &theirs) {
                 Ok(()) => "the server has ended the connection".to_string(),
                 Err(e) => e.to_string(),
             };
@@ -380,13 +405,13 @@ impl Drop for Connection {
 }
 
 /// Hands replies to those who wait for them, until the stream ends.
-fn take_replies(from: &mut impl BufRead, shared: &Shared) -> Result<()> {
+fn take_replies(mut from: &mut dyn BufRead, shared: &Shared) -> Result<()> {
     while !from.fill_buf()?.is_empty() {
-        if n::u32_from(from)? != n::REPLY_SIMPLE {
+        if n::u32_from(&mut from)? != n::REPLY_SIMPLE {
             bail!(Invalid, "the server does not answer in simple replies");
         }
-        let error = n::u32_from(from)?;
-        let cookie = n::u64_from(from)?;
+        let error = n::u32_from(&mut from)?;
+        let cookie = n::u64_from(&mut from)?;
         let len = match shared.state.acquire().waiting.get(&cookie) {
             Some(Asked::Open(len)) => *len,
             _ => bail!(Invalid, "the server answers what nobody has asked"),

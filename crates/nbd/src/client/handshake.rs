@@ -18,12 +18,16 @@ const ZEROES: u64 = 124;
 /// The largest block that is believed in.
 const MAX_BLOCK: u32 = 64 << 10;
 
-/// Chooses an export.
+/// What the server said first.
+pub struct Greeting {
+    no_zeroes: bool,
+}
+
+/// Greets a server.
 ///
 /// # Errors
-/// `NotFound`: there is none of that name. `Access`: the server refuses. `Unsupported`: it speaks another protocol, or wants TLS. Others: those of the
-/// streams, and nonsense.
-pub fn negotiate(from: &mut impl Read, to: &mut impl Write, name: &str) -> Result<Info> {
+/// `Unsupported`: it speaks another protocol. Others: those of the streams.
+pub fn greet(from: &mut impl Read, to: &mut impl Write) -> Result<Greeting> {
     if n::u64_from(from)? != n::NBDMAGIC {
         bail!(
             Unsupported,
@@ -51,6 +55,35 @@ pub fn negotiate(from: &mut impl Read, to: &mut impl Write, name: &str) -> Resul
     let no_zeroes = flags & handshake::NO_ZEROES;
     let mine = u32::from(handshake::FIXED_NEWSTYLE | no_zeroes);
     n::send(to, &mine.to_be_bytes())?;
+    Ok(Greeting {
+        no_zeroes: no_zeroes != 0,
+    })
+}
+
+/// Has the server begin TLS: the next byte on either side is of its handshake.
+///
+/// # Errors
+/// `Access`: the server refuses, or knows no TLS. Others: those of the streams, and nonsense.
+pub fn start_tls(from: &mut impl Read, to: &mut impl Write) -> Result<()> {
+    send_option(to, option::STARTTLS, &[])?;
+    let (kind, words) = take_reply(from, option::STARTTLS)?;
+    match kind {
+        reply::ACK if words.is_empty() => Ok(()),
+        reply::ACK => bail!(Invalid, "the server says more than that TLS begins"),
+        _ => bail!(Access, "the server does not offer TLS"),
+    }
+}
+
+/// Chooses an export.
+///
+/// # Errors
+/// `NotFound`: there is none of that name. `Access`: the server refuses, or wants TLS. Others: those of the streams, and nonsense.
+pub fn choose(
+    greeting: &Greeting,
+    from: &mut impl Read,
+    to: &mut impl Write,
+    name: &str,
+) -> Result<Info> {
     if let Some(info) = go(from, to, name)? {
         return sound(info);
     }
@@ -64,7 +97,7 @@ pub fn negotiate(from: &mut impl Read, to: &mut impl Write, name: &str) -> Resul
     };
     let size = n::u64_from(from).map_err(missing)?;
     let flags = n::u16_from(from)?;
-    if no_zeroes == 0 {
+    if !greeting.no_zeroes {
         n::skip(from, ZEROES)?;
     }
     sound(described(size, flags))
@@ -158,8 +191,8 @@ fn refusal(error: u32, name: &str, words: &[u8]) -> Error {
             format!("the server does not give export '{name}' away"),
         ),
         reply::ERR_TLS_REQUIRED => (
-            Kind::Unsupported,
-            "the server wants TLS, which is not supported".into(),
+            Kind::Access,
+            "the server wants TLS: the address begins with nbds then".into(),
         ),
         _ => (
             Kind::Access,

@@ -12,8 +12,8 @@ mod handshake;
 mod info;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use address::Address;
+pub use address::{Address, Place, Secure};
 pub use connection::{Connection, Failure, Streams};
 pub use info::Info;

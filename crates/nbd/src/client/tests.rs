@@ -12,14 +12,25 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn addresses() {
-    let tcp = |host: &str, port, export: &str| Address::Tcp {
-        host: host.into(),
-        port,
+    let at = |place, export: &str| Address {
+        place,
         export: export.into(),
+        tls: None,
     };
-    let unix = |socket: &str, export: &str| Address::Unix {
-        socket: socket.into(),
-        export: export.into(),
+    let tcp = |host: &str, port, export| {
+        let host = host.into();
+        at(Place::Tcp { host, port }, export)
+    };
+    let unix = |socket: &str, export| {
+        let socket = socket.into();
+        at(Place::Unix { socket }, export)
+    };
+    let secure = |mut address: Address, certificates: Option<&str>, host: Option<&str>| {
+        address.tls = Some(Secure {
+            certificates: certificates.map(str::to_string),
+            host: host.map(str::to_string),
+        });
+        address
     };
     for (uri, wanted) in [
         ("nbd://a/disk", tcp("a", 10809, "disk")),
@@ -33,6 +44,11 @@ fn addresses() {
             unix("/run/x.sock", "disk"),
         ),
         ("nbd+unix://?socket=/a%3fb", unix("/a?b", "")),
+        ("nbds://a/x", secure(tcp("a", 10809, "x"), None, None)),
+        (
+            "nbds+unix:///x?tls-certificates=/c&socket=/s&tls-hostname=h",
+            secure(unix("/s", "x"), Some("/c"), Some("h")),
+        ),
     ] {
         assert_eq!(Address::parse(uri).unwrap(), wanted, "{uri}");
         assert!(base::is_network_device(uri));
@@ -55,6 +71,12 @@ fn addresses() {
         "nbd+unix://a/x?socket=/s",
         "nbd+unix:///x?socket=s",
         "nbd+unix:///x?socket=/s&tls=1",
+        "nbd+unix:///x?socket=/s&socket=/s",
+        "nbd+unix:///x?socket=/s&tls-hostname=h",
+        "nbds://a/x?socket=/s",
+        "nbds://a/x?tls-certificates=c",
+        "nbds://a/x?tls-certificates=",
+        "nbds://a/x?&",
         "nbd+vsock:///x",
         "/dev/sda",
     ] {
@@ -65,14 +87,16 @@ fn addresses() {
         );
     }
     assert_eq!(
-        Address::parse("nbds://a/x").unwrap_err().kind,
+        Address::parse("nbds://a/x?tls-verify-peer=false")
+            .unwrap_err()
+            .kind,
         Kind::Unsupported
     );
     assert!(!base::is_network_device("/nbd://x") && !base::is_network_device("nbd0"));
 }
 
 /// A device in memory.
-struct Memory(Mutex<Vec<u8>>, Mutex<Vec<&'static str>>);
+pub(crate) struct Memory(Mutex<Vec<u8>>, Mutex<Vec<&'static str>>);
 
 impl Export for Memory {
     fn size(&self) -> u64 {
@@ -117,7 +141,7 @@ impl Export for Memory {
     fn cache(&self, _: u64, _: u64) {}
 }
 
-struct One(Arc<Memory>);
+pub(crate) struct One(pub Arc<Memory>);
 
 impl Exports for One {
     fn names(&self) -> Result<Vec<String>> {
@@ -130,6 +154,11 @@ impl Exports for One {
             _ => bail!(NotFound, "no such export"),
         }
     }
+}
+
+/// An export of some server.
+fn disk(export: &str) -> Address {
+    Address::parse(&format!("nbd://server/{export}")).unwrap()
 }
 
 fn streams(ours: UnixStream) -> Streams {
@@ -152,6 +181,7 @@ fn server(memory: &Arc<Memory>) -> Streams {
         let options = Options {
             threads: 4,
             chosen: &|| (),
+            tls: None,
             hang_up: &|| (),
         };
         let _ = crate::serve(theirs, to, &exports, &options);
@@ -159,14 +189,14 @@ fn server(memory: &Arc<Memory>) -> Streams {
     streams(ours)
 }
 
-fn memory() -> Arc<Memory> {
+pub(crate) fn memory() -> Arc<Memory> {
     Arc::new(Memory(Mutex::new(vec![0; 4 << 20]), Mutex::default()))
 }
 
 #[test]
 fn many_threads_read_and_write() {
     let memory = memory();
-    let c = Connection::over(server(&memory), "disk", PATIENCE, PATIENCE).unwrap();
+    let c = Connection::over(server(&memory), &disk("disk"), PATIENCE, PATIENCE).unwrap();
     let info = c.info();
     assert_eq!((info.size, info.preferred), (4 << 20, 8192));
     assert!(info.flushes && info.trims && info.multi && !info.read_only);
@@ -194,7 +224,7 @@ fn many_threads_read_and_write() {
 #[test]
 fn refusals_say_what_is_wrong() {
     let open = |name| {
-        Connection::over(server(&memory()), name, PATIENCE, PATIENCE)
+        Connection::over(server(&memory()), &disk(name), PATIENCE, PATIENCE)
             .err()
             .unwrap()
     };
@@ -302,7 +332,7 @@ fn hostile_servers() {
             let mut room = [0; 4096];
             while matches!(theirs.read(&mut room), Ok(n) if n > 0) {}
         });
-        match Connection::over(streams(ours), "disk", PATIENCE, PATIENCE) {
+        match Connection::over(streams(ours), &disk("disk"), PATIENCE, PATIENCE) {
             Ok(c) => {
                 assert!(agrees, "{n}");
                 assert!(matches!(c.read(0, 512), Err(Failure::Lost(_))), "{n}");
@@ -349,7 +379,13 @@ fn silence_has_an_end() {
         let mut room = [0; 4096];
         while matches!(theirs.read(&mut room), Ok(n) if n > 0) {}
     });
-    let c = Connection::over(streams(ours), "disk", PATIENCE, Duration::from_millis(300)).unwrap();
+    let c = Connection::over(
+        streams(ours),
+        &disk("disk"),
+        PATIENCE,
+        Duration::from_millis(300),
+    )
+    .unwrap();
     assert_eq!(c.info().size, 1 << 20);
     match c.read(0, 512) {
         Err(Failure::Lost(why)) => assert!(why.contains("no reply"), "{why}"),
@@ -375,7 +411,12 @@ fn a_negotiation_has_an_end() {
         }
         sent
     });
-    let opened = Connection::over(streams(ours), "disk", Duration::from_millis(500), PATIENCE);
+    let opened = Connection::over(
+        streams(ours),
+        &disk("disk"),
+        Duration::from_millis(500),
+        PATIENCE,
+    );
     assert!(opened.is_err());
     assert!(
         at.join().unwrap() < 8,

@@ -6,7 +6,7 @@ set -eu
 want="fuse3 gcc libc6-dev make"
 if [ "${1:-}" = tests ]; then
     want="$want attr acl bonnie++ bzip2 e2fsprogs git libnbd-bin mount postgresql procps
-        libnfs-utils nbdkit python3-libnbd qemu-utils sqlite3 tar util-linux zsh zstd"
+        libnfs-utils nbdkit openssl python3-libnbd qemu-utils sqlite3 tar util-linux zsh zstd"
 fi
 if [ "${1:-}" = bench ]; then
     want="$want apache2-bin apache2-utils bonnie++ btrfs-progs dbench e2fsprogs fio git libfuse3-dev mount pkg-config postgresql

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod administrator;
+pub mod certificates;
 pub mod faulty_disks;
 mod group;
 pub mod handed;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use system_tests::handed::{judge, machine};
-use system_tests::{until, wait, Dice, Rig};
+use system_tests::{certificates, until, wait, Dice, Rig};
 
 /// The interpreter that Debian's python3-libnbd belongs to.
 const PYTHON: &str = "/usr/bin/python3";
@@ -594,4 +594,65 @@ fn a_log_of_a_volume_is_replayed_by_openzfs() {
     let new = fs::read(dir.join("new")).unwrap();
     expected[1 << 20..5 << 20].copy_from_slice(&new);
     assert!(fs::read(&copy).unwrap() == expected);
+}
+
+/// `--nbd-listen`: who has no certificate of the authority, or comes from another address, gets nothing.
+#[test]
+fn other_machines_read_and_write_volumes_over_tls() {
+    let name = "other_machines_read_and_write_volumes_over_tls";
+    let Some(mut rig) = Rig::new("nbd-tls") else {
+        return;
+    };
+    if !clients(name) {
+        return;
+    }
+    let (known, unknown) = (rig.path().join("known"), rig.path().join("unknown"));
+    certificates::make(&known);
+    certificates::make(&unknown);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let listen = format!("127.0.0.1:{port}");
+    let tls = known.to_str().unwrap();
+    rig.daemon_options(&["--nbd-listen", &listen, "--nbd-tls", tls]);
+    let (mut rig, _) = rig.with_tank(256 << 20);
+    rig.zfs(&["create", "-V", "32M", "tank/v"]);
+    let uri = |at: &Path| {
+        let at = at.display();
+        format!("nbds://localhost:{port}/tank/v?tls-certificates={at}")
+    };
+    let size = rig.sh(&format!("nbdinfo --size '{}'", uri(&known)));
+    assert_eq!(size.trim(), (32 << 20).to_string());
+    let (data, back) = (rig.path().join("data"), rig.path().join("back"));
+    let (data, back) = (data.display(), back.display());
+    rig.sh(&format!("head -c 32M /dev/urandom > {data}"));
+    rig.sh(&format!("nbdcopy --flush {data} '{}'", uri(&known)));
+    rig.sh(&format!(
+        "nbdcopy '{}' {back} && cmp {data} {back}",
+        uri(&known)
+    ));
+    for other in [
+        uri(&unknown),
+        format!("nbd://localhost:{port}/tank/v"),
+        format!("nbd://localhost:{port}/"),
+    ] {
+        rig.sh(&format!("fails nbdinfo '{other}'"));
+        rig.sh(&format!("fails nbdinfo --list '{other}'"));
+    }
+
+    rig.stop();
+    rig.daemon_options(&["--nbd-listen", &listen, "--nbd-allow", "192.0.2.0/24"]);
+    rig.start();
+    rig.sh(&format!("fails nbdinfo 'nbd://127.0.0.1:{port}/tank/v'"));
+    rig.stop();
+    rig.daemon_options(&["--nbd-listen", &listen, "--nbd-allow", "127.0.0.0/8"]);
+    rig.start();
+    rig.sh(&format!(
+        "nbdcopy 'nbd://127.0.0.1:{port}/tank/v' {back} && cmp {data} {back}"
+    ));
+    let refused = rig.try_run("zfs-fuse", &["-n", "--nbd-listen", "127.0.0.1:1"]);
+    assert!(
+        !refused.status.success() && refused.to_string().contains("who may come?"),
+        "{refused}"
+    );
 }

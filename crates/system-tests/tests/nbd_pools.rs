@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use system_tests::{until, Rig};
+use system_tests::{certificates, until, Rig};
 
 const SERVER: &str = "/usr/bin/nbdkit";
 
@@ -302,4 +302,54 @@ fn refusals() {
     assert!(said.contains("none"), "{said}");
     rig.zpool(&["import", "-d", &url, "tank"]);
     rig.zpool(&["destroy", "tank"]);
+}
+
+/// A server that asks for TLS and for a certificate: the pool is as any other, also after the server was away.
+#[test]
+fn a_pool_over_tls() {
+    let Some(mut rig) = rig("nbd-pool-tls", "60") else {
+        return;
+    };
+    let at = rig.path().join("certificates");
+    certificates::make(&at);
+    let at = at.display();
+    let images = rig.images(1, 128 << 20);
+    let folder = format!("--tls-certificates={at}");
+    let options = ["--tls=require", "--tls-verify-peer", &folder];
+    let mut server = Server::new(&images[0], &options);
+    let socket = server.socket.display().to_string();
+    let plain = server.url();
+    let secure = format!("nbds+unix:///?socket={socket}&tls-certificates={at}");
+    let mnt = rig.mnt().join("tank");
+    rig.start();
+    let m = mnt.to_str().unwrap().to_string();
+    let create = |url: &str| rig.try_run("zpool", &["create", "-m", &m, "tank", url]);
+    let refused = create(&plain);
+    assert!(
+        !refused.status.success() && refused.to_string().contains("nbds"),
+        "{refused}"
+    );
+    let other = create(&format!("{secure}&tls-hostname=elsewhere"));
+    assert!(
+        !other.status.success() && other.to_string().contains("TLS"),
+        "{other}"
+    );
+    let made = create(&secure);
+    assert!(made.status.success(), "{made}");
+    for n in 0..10 {
+        write_and_compare(&mnt, n, 3);
+    }
+    server.kill();
+    server.start();
+    for n in 10..20 {
+        write_and_compare(&mnt, n, 3);
+    }
+    rig.zpool(&["export", "tank"]);
+    rig.zpool(&["import", "-d", &secure, "tank"]);
+    rig.zpool(&["scrub", "-w", "tank"]);
+    let status = rig.zpool(&["status", "tank"]);
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    rig.zpool(&["export", "tank"]);
+    drop(server);
+    rig.zdb_check("tank");
 }

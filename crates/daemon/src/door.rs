@@ -106,6 +106,14 @@ pub fn parts(m: &Mounted) -> Option<&Parts> {
     of(m).map(|m| &m.parts).or_else(member)
 }
 
+/// Whether something hangs, in a view, in an object of a file system: number and generation.
+pub fn holds(m: &Mounted, object: (u64, u32)) -> bool {
+    match of(m) {
+        Some(m) => m.view.as_ref().is_some_and(|v| v.holds(0, object)),
+        None => view_door::member(m).is_some_and(|m| m.holds(object)),
+    }
+}
+
 impl Door for FuseDoor {
     fn mount(&self, m: Mounting<'_>) -> Result<()> {
         let name = m.ds.full_name();
@@ -548,6 +556,11 @@ impl FuseMount {
             Some(_) => for_view(&self.parts.ds.full_name(), options, &self.parts.pool),
             None => for_kernel(&self.parts.ds.full_name(), options),
         }
+    }
+
+    /// As the kernel has it.
+    pub fn kernel_mount(&self) -> fuse::Mount {
+        self.mount.clone()
     }
 
     /// Whether a file system is seen in this mount.

@@ -9,18 +9,25 @@ use admin::shares::{Share, Sharer};
 use admin::{Admin, Mounted};
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
-use nfs::{connection, Export, Exports, Inside, Server, Verifiers};
+use nfs::connection::{self, Activity};
+use nfs::handle::FileSystem;
+use nfs::{Export, Exports, Inside, Server, Verifiers};
+use pool::Pool;
 use rustix::net::sockopt;
 use std::collections::HashSet;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use vfs::Place;
 
-/// Connections at a time.
+/// Connections at a time. When there are so many the one goes that was silent for longest, of a client with whom nothing is shared
+/// before any other.
 const MOST: usize = 128;
+/// The same of one address.
+const MOST_OF_ADDRESS: usize = 32;
 /// After so much silence a client is asked whether it is there, and in such intervals.
 const SILENCE: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -33,12 +40,27 @@ struct Mounts {
     verifiers: Verifiers,
 }
 
+/// Which file system a mount is.
+fn named(pool: &Pool, m: &Mounted) -> FileSystem {
+    FileSystem {
+        pool: pool.guid(),
+        dataset: m.ds.phys().guid,
+    }
+}
+
+/// The mount of a file system.
+fn mounted(admin: &Admin, fs: FileSystem) -> Option<Arc<Mounted>> {
+    let pools = admin.pools();
+    let entry = pools.iter().find(|e| e.pool.guid() == fs.pool)?;
+    entry.find_mount(&|m| m.ds.phys().guid == fs.dataset)
+}
+
 impl Mounts {
     fn export(&self, m: &Mounted, share: Arc<Share>) -> Option<Export> {
         let mount = door::parts(m)?;
         let opened = mount.nfs.opened(&mount.served()?, &self.verifiers)?;
         Some(Export {
-            guid: m.ds.phys().guid,
+            fs: named(&mount.pool, m),
             path: m.path.to_str()?.as_bytes().to_vec(),
             share,
             opened,
@@ -56,34 +78,46 @@ impl Exports for Mounts {
             .collect()
     }
 
-    fn find(&self, guid: u64) -> Option<Export> {
-        let admin = self.admin.upgrade()?;
-        let is_it = |m: &Mounted| m.ds.phys().guid == guid && m.share().is_some();
-        let m = admin.pools().iter().find_map(|e| e.find_mount(&is_it))?;
+    fn find(&self, fs: FileSystem) -> Option<Export> {
+        let m = mounted(&*self.admin.upgrade()?, fs)?;
         self.export(&m, m.share()?)
     }
 
-    fn inside(&self, guid: u64, name: Option<&[u8]>) -> Vec<Inside> {
+    fn holds_mounts(&self, fs: FileSystem, place: &Place) -> bool {
+        let Place::Head { object, generation } = *place else {
+            return false;
+        };
+        let m = self.admin.upgrade().and_then(|a| mounted(&a, fs));
+        m.is_some_and(|m| door::holds(&m, (object, generation)))
+    }
+
+    fn inside(&self, fs: FileSystem, name: Option<&[u8]>) -> Vec<Inside> {
         let pools = self.admin.upgrade().map(|a| a.pools()).unwrap_or_default();
-        let mut below: Vec<_> = pools.iter().flat_map(|e| e.all_mounts()).collect();
-        let Some(outer) = below.iter().find(|m| m.ds.phys().guid == guid).cloned() else {
+        let mut below = Vec::new();
+        for e in &pools {
+            below.extend(e.all_mounts().into_iter().map(|m| (named(&e.pool, &m), m)));
+        }
+        let outer = below.iter().find(|(of, _)| *of == fs);
+        let Some((_, outer)) = outer.cloned() else {
             return Vec::new();
         };
-        below.retain(|m| m.path != outer.path && m.path.starts_with(&outer.path));
-        let is_asked_for = |m: &&Arc<Mounted>| {
+        below.retain(|(_, m)| m.path != outer.path && m.path.starts_with(&outer.path));
+        let is_asked_for = |(_, m): &&(FileSystem, Arc<Mounted>)| {
             name.is_none_or(|name| m.path.file_name().is_some_and(|n| n.as_bytes() == name))
         };
         let asked: Vec<_> = below.iter().filter(is_asked_for).collect();
         if asked.is_empty() {
             return Vec::new();
         }
-        let paths: HashSet<&Path> = below.iter().map(|m| m.path.as_path()).collect();
-        let is_seen = |m: &&&Arc<Mounted>| !m.path.ancestors().skip(1).any(|a| paths.contains(a));
+        let paths: HashSet<&Path> = below.iter().map(|(_, m)| m.path.as_path()).collect();
+        let is_seen = |(_, m): &&&(FileSystem, Arc<Mounted>)| {
+            !m.path.ancestors().skip(1).any(|a| paths.contains(a))
+        };
         let seen = asked.iter().filter(is_seen);
-        seen.filter_map(|m| {
+        seen.filter_map(|(fs, m)| {
             let rest = m.path.strip_prefix(&outer.path).ok()?;
             Some(Inside {
-                guid: m.ds.phys().guid,
+                fs: *fs,
                 way: rest.iter().map(|n| n.as_bytes().to_vec()).collect(),
             })
         })
@@ -115,21 +149,72 @@ pub struct Serving {
     connections: Arc<Connections>,
 }
 
+/// A connection.
+struct Connection {
+    stream: TcpStream,
+    address: IpAddr,
+    activity: Activity,
+}
+
+impl Connection {
+    fn end(&self) {
+        // It may be gone already.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 #[derive(Default)]
 struct Connections {
-    number: AtomicUsize,
-    streams: Mutex<Vec<Weak<TcpStream>>>,
+    /// Those that are served.
+    all: Mutex<Vec<Arc<Connection>>>,
+    /// Threads, also of those that are about to end.
+    threads: AtomicUsize,
+}
+
+/// Which connection ends so that another one from `address` can begin: of those that are there, address, whether something is shared
+/// with the client, and when it was heard of last.
+fn in_the_way<T: Ord + Copy>(there: &[(IpAddr, bool, T)], address: IpAddr) -> Option<usize> {
+    let of_address = |n: &usize| there[*n].0 == address;
+    let all = || 0..there.len();
+    let crowd: Vec<usize> = match all().filter(of_address).count() {
+        n if n >= MOST_OF_ADDRESS => all().filter(of_address).collect(),
+        _ if there.len() >= MOST => all().collect(),
+        _ => return None,
+    };
+    crowd.into_iter().min_by_key(|n| (there[*n].1, there[*n].2))
+}
+
+impl Connections {
+    /// One more; another one ends for it if there are too many.
+    fn add(&self, stream: TcpStream, address: IpAddr) -> Arc<Connection> {
+        let new = Arc::new(Connection {
+            stream,
+            address,
+            activity: Activity::default(),
+        });
+        let mut all = self.all.acquire();
+        let there: Vec<_> = all
+            .iter()
+            .map(|c| (c.address, c.activity.is_known(), c.activity.last()))
+            .collect();
+        if let Some(n) = in_the_way(&there, address) {
+            all.swap_remove(n).end();
+        }
+        all.push(new.clone());
+        new
+    }
+
+    fn remove(&self, which: &Arc<Connection>) {
+        self.all.acquire().retain(|c| !Arc::ptr_eq(c, which));
+    }
 }
 
 impl Serving {
     /// No client is answered any more, so that none is told that what is about to be unmounted is gone.
     pub fn stop(&self) {
         self.server.stop();
-        for stream in self.connections.streams.acquire().iter() {
-            if let Some(stream) = stream.upgrade() {
-                // It may be gone already.
-                let _ = stream.shutdown(std::net::Shutdown::Both);
-            }
+        for connection in self.connections.all.acquire().iter() {
+            connection.end();
         }
     }
 }
@@ -162,8 +247,8 @@ pub fn serve(admin: &Arc<Admin>, bound: Bound) -> Result<Serving> {
 
 fn accept(listener: &TcpListener, server: &Arc<Server>, connections: &Arc<Connections>) {
     loop {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => Arc::new(stream),
+        let (stream, from) = match listener.accept() {
+            Ok(accepted) => accepted,
             Err(e) => {
                 // No descriptors, say: it passes.
                 crate::log::warn(&format!("nfs: {}", base::io_text(&e)));
@@ -174,15 +259,23 @@ fn accept(listener: &TcpListener, server: &Arc<Server>, connections: &Arc<Connec
         if server.is_stopping() {
             return;
         }
-        if connections.number.load(Ordering::SeqCst) >= MOST {
+        // Others have ended, and wait for something still: a name server, or what they do.
+        if connections.threads.load(Ordering::SeqCst) >= 2 * MOST {
             continue;
         }
-        let counted = Counted::new(connections, &stream);
+        connections.threads.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted {
+            connection: connections.add(stream, from.ip()),
+            all: connections.clone(),
+        };
         let server = server.clone();
         let thread = std::thread::Builder::new().name("nfs-client".into());
         let spawned = thread.spawn(move || {
-            let _counted = counted;
-            let served = keep_alive(&stream).and_then(|()| connection::serve(&server, &stream));
+            let Connection {
+                stream, activity, ..
+            } = &*counted.connection;
+            let served =
+                keep_alive(stream).and_then(|()| connection::serve(&server, stream, activity));
             if let Err(e) = served {
                 tracing::debug!("a connection of NFS ended: {e}");
             }
@@ -204,22 +297,16 @@ fn keep_alive(stream: &TcpStream) -> Result<()> {
     Ok(set().map_err(std::io::Error::from)?)
 }
 
-/// One of the connections.
-struct Counted(Arc<Connections>);
-
-impl Counted {
-    fn new(all: &Arc<Connections>, stream: &Arc<TcpStream>) -> Counted {
-        all.number.fetch_add(1, Ordering::SeqCst);
-        let mut streams = all.streams.acquire();
-        streams.retain(|s| s.strong_count() > 0);
-        streams.push(Arc::downgrade(stream));
-        Counted(all.clone())
-    }
+/// One of the connections, until it has ended.
+struct Counted {
+    connection: Arc<Connection>,
+    all: Arc<Connections>,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.number.fetch_sub(1, Ordering::SeqCst);
+        self.all.remove(&self.connection);
+        self.all.threads.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -255,4 +342,27 @@ impl Sharer for NoServer {
     }
 
     fn will_change(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_of_strangers_keeps_nobody_out() {
+        let ip = |n: u32| IpAddr::V4(n.into());
+        let mut there = vec![(ip(1), true, 0)];
+        assert_eq!(in_the_way(&there, ip(2)), None);
+        // One address has no more than its part.
+        there.extend((1..=MOST_OF_ADDRESS as u32).map(|n| (ip(2), false, n)));
+        assert_eq!(in_the_way(&there, ip(2)), Some(1));
+        assert_eq!(in_the_way(&there, ip(3)), None);
+        // Where all places are taken a stranger goes, however long a client was silent.
+        while there.len() < MOST {
+            there.push((ip(there.len() as u32 + 10), false, 50));
+        }
+        assert_eq!(in_the_way(&there, ip(1)), Some(1));
+        there.iter_mut().for_each(|(_, known, _)| *known = true);
+        assert_eq!(in_the_way(&there, ip(5)), Some(0));
+    }
 }

@@ -99,6 +99,12 @@ impl ViewHandle {
         }
     }
 
+    /// Whether something hangs in an object of the file system that it begins with, or of another one by its number in it.
+    pub fn holds(&self, number: u32, object: (u64, u32)) -> bool {
+        let served = self.served.upgrade();
+        served.is_some_and(|s| s.view().holds(number, object))
+    }
+
     /// Whether a file system hangs in it.
     pub fn is_used(&self) -> bool {
         let served = self.served.upgrade();
@@ -328,6 +334,16 @@ impl MemberMount {
             own: Mutex::new([(options.nosuid, options.nodev), (false, false)]),
             ended: Mutex::new(false),
         })
+    }
+
+    /// The mount of its view, and where it is there, without links.
+    pub fn place(&self) -> (fuse::Mount, PathBuf) {
+        (self.view.mount(), self.real.clone())
+    }
+
+    /// Whether something hangs in an object of it.
+    pub fn holds(&self, object: (u64, u32)) -> bool {
+        self.view.holds(self.number, object)
     }
 
     /// Whether it hangs in this view.

@@ -44,6 +44,7 @@ mod write_early;
 
 pub use dnode::{Dnode, Info};
 pub use immediate_write::write_now;
+pub use lost::losses;
 pub use objset::Objset;
 pub use received::{RawMeta, StoredBlock};
 pub use shape::{DnodeSeal, NewObject, RawObject, WritePolicy};

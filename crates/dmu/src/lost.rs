@@ -2,14 +2,22 @@
 //!
 //! A write was accepted, and perhaps logged, when its txg met a block that cannot be read. The txg goes on
 //! ([`crate::sync`]), so the writer must hear of it elsewhere: each object has a mark, which the next
-//! fsync of it returns once.
+//! fsync of it returns once. Whoever writes for several, and is not told for each of them, looks at [`losses`].
 
 use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{Error, Kind};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
+
+/// See [`losses`].
+static LOSSES: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has given up changes of objects because of damage, in whatever pool.
+pub fn losses() -> u64 {
+    LOSSES.load(Ordering::SeqCst)
+}
 
 /// The marks of one object set.
 #[derive(Default)]
@@ -52,6 +60,7 @@ impl Lost {
         marks.entry(object).or_insert_with(|| why.to_string());
         self.any.store(true, Ordering::Release);
         self.news.store(true, Ordering::Release);
+        LOSSES.fetch_add(1, Ordering::SeqCst);
     }
 
     /// See [`crate::Objset::take_lost`].

@@ -5,6 +5,7 @@ use admin::alone::{self, Alone, MemoryDoor};
 use admin::commands::{Commands, ROOT};
 use admin::shares::options;
 use admin::{pools, Admin};
+use nfs::handle::FileSystem;
 use nfs::{connection, Client, Export, Exports, Opened, Server};
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -25,7 +26,7 @@ impl Exports for One {
         vec![self.0.clone()]
     }
 
-    fn find(&self, _: u64) -> Option<Export> {
+    fn find(&self, _: FileSystem) -> Option<Export> {
         Some(self.0.clone())
     }
 }
@@ -52,7 +53,10 @@ fn world() -> base::Result<World> {
     let served = Served::new(mounted.zfs(), &entry.pool, Box::new(from));
     let share = options::parse("rw,no_root_squash,insecure")?;
     let export = Export {
-        guid: ds.phys().guid,
+        fs: FileSystem {
+            pool: entry.pool.guid(),
+            dataset: ds.phys().guid,
+        },
         path: b"/p".to_vec(),
         share: Arc::new(share.ok_or(base::Kind::Invalid)?),
         opened: Opened::new(&served, 7)?,

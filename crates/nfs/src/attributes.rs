@@ -25,7 +25,7 @@ pub fn time(w: &mut Writer, t: Time) {
         .u32(t.nsec);
 }
 
-/// Writes attributes. `fsid`: guid of the file system.
+/// Writes attributes. `fsid`: number of the file system.
 pub fn write(w: &mut Writer, fsid: u64, a: &Attr) {
     let dev = a.rdev as u32;
     w.u32(kind(a.mode)).u32(a.mode & mode::PERM);

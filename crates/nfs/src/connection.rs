@@ -2,7 +2,8 @@
 //!
 //! One thread reads calls, and up to [`THREADS`] carry them out. A client that vanishes is found out by the kernel (keep-alive)
 //! or when it does not take its replies. A record has `PATIENCE` as a whole from its first byte on, and so has a reply, however
-//! small the pieces are in which it comes or is taken: a client holds a thread for no longer.
+//! small the pieces are in which it comes or is taken: a client holds a thread for no longer. A client to whom nothing is shared has
+//! [`SILENCE`] between its calls, too. How long each has been silent is in [`Activity`], for whoever counts connections.
 //!
 //! Memory for one connection: a call of [`MOST`] bytes and its reply for each thread, and as many that wait. The memory of a call
 //! grows as its bytes come. A client to whom nothing is shared has [`MOST_OF_STRANGER`] bytes for a call.
@@ -16,7 +17,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub const MOST: usize = data::MOST as usize + (8 << 10);
 pub const MOST_OF_STRANGER: usize = 4 << 10;
 /// How long the rest of a record may take from its first byte on, and a reply.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client that may have nothing keeps a connection without a call.
+pub const SILENCE: Duration = Duration::from_secs(10);
 /// Bytes that are read at a time.
 const PIECE: usize = 64 << 10;
 /// The last fragment of a record.
@@ -122,6 +125,43 @@ fn framed(reply: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What is known of a connection, from its beginning on.
+pub struct Activity {
+    begun: Instant,
+    /// Something is shared with its client.
+    known: AtomicBool,
+    /// When the last call came or was answered: milliseconds since it began.
+    last: AtomicU64,
+}
+
+impl Default for Activity {
+    fn default() -> Activity {
+        Activity {
+            begun: Instant::now(),
+            known: AtomicBool::new(false),
+            last: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Activity {
+    /// Whether something is shared with its client, as far as that has been found out.
+    pub fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// When a call came, or was answered, for the last time.
+    pub fn last(&self) -> Instant {
+        self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed))
+    }
+
+    fn is_active(&self) {
+        let passed = self.begun.elapsed().as_millis();
+        self.last
+            .store(u64::try_from(passed).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     calls: VecDeque<Vec<u8>>,
@@ -136,6 +176,7 @@ struct Shared<'a> {
     server: &'a Server,
     client: &'a Client,
     stream: &'a TcpStream,
+    activity: &'a Activity,
     /// Held while a reply is sent.
     sending: Mutex<()>,
     queue: Mutex<Queue>,
@@ -191,6 +232,7 @@ impl Shared<'_> {
             if self.server.is_stopping() {
                 return self.hang_up();
             }
+            self.activity.is_active();
             match done {
                 Ok(None) => {}
                 Ok(Some(reply)) => {
@@ -210,21 +252,24 @@ impl Shared<'_> {
     }
 }
 
-/// Serves a connection until the client leaves, or sends what is no call.
+/// Serves a connection until the client leaves, sends what is no call, or is a stranger that is silent.
 ///
 /// # Errors
 /// Those of the connection.
-pub fn serve(server: &Arc<Server>, stream: &TcpStream) -> Result<()> {
+pub fn serve(server: &Arc<Server>, stream: &TcpStream, activity: &Activity) -> Result<()> {
     let client = Client::new(stream.peer_addr()?);
     stream.set_nodelay(true)?;
-    let most = match server.knows(&client) {
-        true => MOST,
-        false => MOST_OF_STRANGER,
+    let known = server.knows(&client);
+    activity.known.store(known, Ordering::Relaxed);
+    let (most, silence) = match known {
+        true => (MOST, None),
+        false => (MOST_OF_STRANGER, Some(SILENCE)),
     };
     let shared = Shared {
         server,
         client: &client,
         stream,
+        activity,
         sending: Mutex::default(),
         queue: Mutex::default(),
         turn: Condvar::new(),
@@ -238,11 +283,12 @@ pub fn serve(server: &Arc<Server>, stream: &TcpStream) -> Result<()> {
     std::thread::scope(|s| {
         let mut read = || -> Result<()> {
             loop {
-                until.set(None);
+                until.set(silence.map(|s| Instant::now() + s));
                 let begun = || until.set(Some(Instant::now() + PATIENCE));
                 let Some(call) = read_record(&mut from, most, &begun)? else {
                     return Ok(());
                 };
+                activity.is_active();
                 if shared.queue(call) {
                     let thread = std::thread::Builder::new().name("nfs".into());
                     thread.spawn_scoped(s, || shared.work())?;

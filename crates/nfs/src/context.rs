@@ -118,6 +118,11 @@ impl<'a> Cx<'a> {
         Ok(self.held(self.door.find(&self.by, place)?))
     }
 
+    /// The number of the file system in attributes.
+    pub fn fsid(&self) -> u64 {
+        self.export.fs.number()
+    }
+
     /// A node that was found.
     pub fn held(&self, entry: Entry) -> Held<'a> {
         Held {
@@ -129,7 +134,7 @@ impl<'a> Cx<'a> {
     /// Another handle of the same call, which must be of the same file system.
     pub fn also(&self, bytes: &[u8]) -> Result<Held<'a>> {
         let handle = Handle::read(bytes).map_err(|_| Kind::BadHandle)?;
-        match handle.guid == self.export.guid {
+        match handle.fs == self.export.fs {
             true => self.find(&handle.place),
             false => Err(Kind::CrossDevice.into()),
         }
@@ -161,19 +166,19 @@ impl<'a> Cx<'a> {
 
     /// The handle of a node; none of what is not served.
     pub fn handle(&self, e: &Entry) -> Option<Handle> {
-        let guid = self.export.guid;
+        let fs = self.export.fs;
         let place = self.door.place(e)?;
-        Some(Handle { guid, place })
+        Some(Handle { fs, place })
     }
 
     /// Writes an error with what follows from an object's attributes.
     pub fn attributes_after(&self, h: &Held<'_>, out: Results<'_>) {
-        attributes::maybe(out, self.export.guid, self.attr(h).as_ref());
+        attributes::maybe(out, self.fsid(), self.attr(h).as_ref());
     }
 
     /// The same for an object that may have been changed.
     pub fn wcc(&self, h: &Held<'_>, out: Results<'_>) {
-        attributes::wcc(out, self.export.guid, self.attr(h).as_ref());
+        attributes::wcc(out, self.fsid(), self.attr(h).as_ref());
     }
 }
 
@@ -214,7 +219,7 @@ impl Asked<'_> {
             call,
         } = self;
         let handle = Handle::read(handle).map_err(|_| Kind::BadHandle)?;
-        let export = shared.exports.find(handle.guid).ok_or(Kind::Stale)?;
+        let export = shared.exports.find(handle.fs).ok_or(Kind::Stale)?;
         let access = access(&export.share, client.address, &shared.names).ok_or(Kind::Access)?;
         let door = export.opened.enter().ok_or(Kind::Stale)?;
         let cx = Cx {

@@ -64,7 +64,7 @@ pub fn read(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Writt
         match done {
             Ok((n, a)) => {
                 let mut w = Writer::default();
-                attributes::maybe(w.u32(0), cx.export.guid, Some(&a));
+                attributes::maybe(w.u32(0), cx.fsid(), Some(&a));
                 let eof = offset.saturating_add(n as u64) >= a.size;
                 w.u32(n as u32).bool(eof).u32(n as u32);
                 out.bytes()[begin..begin + head].copy_from_slice(&w.into_bytes());
@@ -102,6 +102,7 @@ pub fn write(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Writ
     }
     let data = &data[..count as usize];
     asked.on(handle, 2, out, |cx, h, out| {
+        let verifier = cx.export.opened.verifier();
         let done = cx
             .may_change(h)
             .and_then(|()| write_data(cx, h, (offset, data), stable));
@@ -112,7 +113,7 @@ pub fn write(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Writ
                 Stable::No => 0,
                 Stable::Yes => 2,
             });
-            out.fixed(&cx.export.opened.verifier);
+            out.fixed(&verifier);
         }
     });
     Ok(())
@@ -155,7 +156,7 @@ pub fn commit(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Wri
         out.u32(done.as_ref().map_or_else(|e| status(e.kind), |_| 0));
         cx.wcc(h, out);
         if done.is_ok() {
-            out.fixed(&cx.export.opened.verifier);
+            out.fixed(&cx.export.opened.verifier());
         }
     });
     Ok(())

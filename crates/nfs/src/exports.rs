@@ -1,5 +1,6 @@
 //! What is served to whom: [`Exports`] says which file systems are shared now, [`Access`] what a client may do in one.
 
+use crate::handle::FileSystem;
 use crate::rpc::Auth;
 use admin::shares::options::{Client, Rule, Share};
 use base::sync::{MutexExt, ReadGuard, RwLockExt};
@@ -9,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
-use vfs::{Door, Nothing, Served};
+use vfs::{Door, Nothing, Place, Served};
 use zpl::Cred;
 
 /// How long the addresses of a name are believed.
@@ -22,13 +23,19 @@ pub trait Exports: Send + Sync {
     /// All, by path.
     fn list(&self) -> Vec<Export>;
 
-    /// The one of this guid.
-    fn find(&self, guid: u64) -> Option<Export>;
+    /// One of them.
+    fn find(&self, fs: FileSystem) -> Option<Export>;
 
-    /// File systems that are mounted inside the one of this guid, with nothing else mounted between: all, or those whose mount
-    /// points have a name.
-    fn inside(&self, guid: u64, name: Option<&[u8]>) -> Vec<Inside> {
-        let _ = (guid, name);
+    /// Whether something is mounted, in a view, in an object of a file system, though it may have no name there on the disk.
+    fn holds_mounts(&self, fs: FileSystem, place: &Place) -> bool {
+        let _ = (fs, place);
+        false
+    }
+
+    /// File systems that are mounted inside this one, with nothing else mounted between: all, or those whose mount points have a
+    /// name.
+    fn inside(&self, fs: FileSystem, name: Option<&[u8]>) -> Vec<Inside> {
+        let _ = (fs, name);
         Vec::new()
     }
 }
@@ -36,8 +43,8 @@ pub trait Exports: Send + Sync {
 /// A file system that is mounted inside a shared one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// Guid of its dataset.
-    pub guid: u64,
+    /// Which it is.
+    pub fs: FileSystem,
     /// Names from the root of the outer one to its mount point: one at least.
     pub way: Vec<Vec<u8>>,
 }
@@ -45,8 +52,8 @@ pub struct Inside {
 /// A shared file system.
 #[derive(Clone)]
 pub struct Export {
-    /// Guid of the dataset.
-    pub guid: u64,
+    /// Which it is.
+    pub fs: FileSystem,
     /// Where it is mounted, by which clients name it.
     pub path: Vec<u8>,
     /// How it is shared.
@@ -62,8 +69,8 @@ pub struct Opened {
     over: AtomicBool,
     /// Whether it is closed.
     closed: RwLock<bool>,
-    /// What was written and not committed is not there any more when this differs.
-    pub verifier: [u8; 8],
+    /// See [`Opened::verifier`].
+    verifier: u64,
     /// Held while a file is changed on a condition.
     pub guarded: Mutex<()>,
 }
@@ -87,7 +94,7 @@ impl Opened {
             door,
             over: AtomicBool::new(false),
             closed: RwLock::new(false),
-            verifier: verifier.to_be_bytes(),
+            verifier,
             guarded: Mutex::default(),
         }))
     }
@@ -99,6 +106,15 @@ impl Opened {
             opened: self,
             _open: open,
         })
+    }
+
+    /// What was written and not committed may not be there any more when this differs: it changes with every loss of changes that
+    /// had been accepted, whoever is told of it first ([`zpl::losses`]). To be asked before something is written, and after it was
+    /// committed.
+    pub fn verifier(&self) -> [u8; 8] {
+        // The lowest bits tell doors from each other.
+        let losses = zpl::losses() << 40;
+        self.verifier.wrapping_add(losses).to_be_bytes()
     }
 
     /// Whether service ends.
@@ -136,29 +152,45 @@ pub struct Access {
     pub read_only: bool,
 }
 
-/// Addresses of names, as they were asked for lately.
+/// What was found out of a name.
+#[derive(Clone)]
+struct Found {
+    at: Instant,
+    /// None: nothing could be found out, and never was.
+    addresses: Option<Vec<IpAddr>>,
+}
+
+/// Addresses of names, as they were asked for lately. Where there is no answer any more, those of the last answer count.
 #[derive(Default)]
-pub struct Names(Mutex<HashMap<String, (Instant, Vec<IpAddr>)>>);
+pub struct Names(Mutex<HashMap<String, Found>>);
 
 /// Names that are kept at a time.
 const MOST_NAMES: usize = 1024;
 
 impl Names {
-    fn addresses(&self, name: &str) -> Vec<IpAddr> {
-        if let Some((at, list)) = self.0.acquire().get(name) {
-            if at.elapsed() < FRESH {
-                return list.clone();
-            }
+    /// The addresses of a name; none: they are not known.
+    fn addresses(&self, name: &str) -> Option<Vec<IpAddr>> {
+        let last = self.0.acquire().get(name).cloned();
+        if let Some(last) = last.as_ref().filter(|f| f.at.elapsed() < FRESH) {
+            return last.addresses.clone();
         }
         // It may take a while, with no lock held.
-        let found = (name, 0).to_socket_addrs();
-        let list: Vec<_> = found.into_iter().flatten().map(|a| a.ip()).collect();
+        let answer = (name, 0).to_socket_addrs();
+        let answer = answer.map(|all| all.map(|a| a.ip()).collect());
+        self.keep(name, answer.ok().or(last.and_then(|f| f.addresses)))
+    }
+
+    fn keep(&self, name: &str, addresses: Option<Vec<IpAddr>>) -> Option<Vec<IpAddr>> {
         let mut kept = self.0.acquire();
-        if kept.len() >= MOST_NAMES {
+        if kept.len() >= MOST_NAMES && !kept.contains_key(name) {
             kept.clear();
         }
-        kept.insert(name.into(), (Instant::now(), list.clone()));
-        list
+        let found = Found {
+            at: Instant::now(),
+            addresses: addresses.clone(),
+        };
+        kept.insert(name.into(), found);
+        addresses
     }
 }
 
@@ -170,11 +202,20 @@ fn plain(a: IpAddr) -> IpAddr {
     }
 }
 
-/// How closely a rule names an address, in bits; none: it is for others.
-fn closeness(rule: &Rule, address: IpAddr, names: &Names) -> Option<u32> {
+/// How a rule names an address.
+enum Named {
+    /// So closely, in bits.
+    Closely(u32),
+    /// It is for others.
+    Not,
+    /// It may: the addresses of its host are not known.
+    Perhaps,
+}
+
+fn closeness(rule: &Rule, address: IpAddr, names: &Names) -> Named {
     /// A rule for one host.
     const HOST: u32 = 129;
-    match &rule.client {
+    let near = match &rule.client {
         Client::Any => Some(0),
         Client::Net(net, bits) => match (plain(*net), address) {
             (IpAddr::V4(net), IpAddr::V4(a)) => {
@@ -191,33 +232,41 @@ fn closeness(rule: &Rule, address: IpAddr, names: &Names) -> Option<u32> {
             }
             _ => None,
         },
-        Client::Name(name) => {
-            let mut list = names.addresses(name).into_iter().map(plain);
-            list.any(|a| a == address).then_some(HOST)
-        }
+        Client::Name(name) => match names.addresses(name) {
+            None => return Named::Perhaps,
+            Some(list) => {
+                let mut list = list.into_iter().map(plain);
+                list.any(|a| a == address).then_some(HOST)
+            }
+        },
         Client::Pattern(_) | Client::Group(_) => None,
-    }
+    };
+    near.map_or(Named::Not, Named::Closely)
 }
 
-/// What a client may do; none: nothing. Of rules that name it equally closely the first one counts.
+/// What a client may do; none: nothing. Of rules that name it equally closely the first one counts. A rule that may name it, since
+/// the addresses of its host are not known, gives nothing, and takes what it would: the right to write.
 pub fn access(share: &Share, peer: SocketAddr, names: &Names) -> Option<Access> {
     if share.secure && peer.port() >= RESERVED {
         return None;
     }
     let address = plain(peer.ip());
     let mut best: Option<(u32, &Rule)> = None;
+    let mut read_only = false;
     for rule in &share.rules {
         if !rule.flavors.iter().any(|f| f == "sys") {
             continue;
         }
-        if let Some(near) = closeness(rule, address, names) {
-            if best.is_none_or(|(other, _)| near > other) {
+        match closeness(rule, address, names) {
+            Named::Closely(near) if best.is_none_or(|(other, _)| near > other) => {
                 best = Some((near, rule));
             }
+            Named::Closely(_) | Named::Not => {}
+            Named::Perhaps => read_only |= rule.read_only,
         }
     }
     best.map(|(_, rule)| Access {
-        read_only: rule.read_only,
+        read_only: rule.read_only || read_only,
     })
 }
 
@@ -375,6 +424,27 @@ mod tests {
         assert_eq!(may(&s, "10.0.0.1:5"), Some(true));
         assert_eq!(may(&share("rw=localhost"), "127.0.0.1:5"), Some(false));
         assert_eq!(may(&share("rw=no-such-host.invalid"), "127.0.0.1:5"), None);
+        // The host may be one that may only read; and it may not be one that may write.
+        let names = Names::default();
+        let may = |s: &Share| access(s, "10.0.0.1:5".parse().unwrap(), &names).map(|a| a.read_only);
+        let unknown = share("rw=@10.0.0.0/8,ro=no-such-host.invalid");
+        assert_eq!(may(&unknown), Some(true));
+        assert_eq!(
+            may(&share("ro=@10.0.0.0/8,rw=no-such-host.invalid")),
+            Some(true)
+        );
+        // Its addresses were known before.
+        let ten: IpAddr = "10.0.0.2".parse().unwrap();
+        let old = |ip: IpAddr| {
+            names.keep("no-such-host.invalid", Some(vec![ip]));
+            let mut kept = names.0.acquire();
+            let at = &mut kept.get_mut("no-such-host.invalid").unwrap().at;
+            *at = at.checked_sub(FRESH).unwrap();
+        };
+        old(ten);
+        assert_eq!(may(&unknown), Some(false));
+        old("10.0.0.1".parse().unwrap());
+        assert_eq!(may(&unknown), Some(true));
         assert!(check(&s).is_err());
         for bad in ["rw=@staff", "rw=*.example.com", "refer=/a@b", "sec=krb5p"] {
             assert_eq!(

@@ -1,14 +1,15 @@
-//! File handles: the guid of a dataset, and where an object is in it. So a handle means the same object after a restart of the
-//! daemon, and never another one.
+//! File handles: the guids of a pool and of a dataset, and where an object is in it. So a handle means the same object after a
+//! restart of the daemon, and never another one: of a pool that was split both halves have datasets of the same guids.
 //!
 //! ```text
 //! byte 0   version, 1
 //!      1   kind: 0 object of the head, 1 directory of .zfs, 2 object of a snapshot
 //!      2   two bytes, 0
-//!      4   guid of the head
-//!     12   object number, or number of the directory
-//!     20   generation of the object, 32 bits
-//!     24   of kind 2: object of the snapshot in the MOS, and its guid
+//!      4   guid of the pool
+//!     12   guid of the head
+//!     20   object number, or number of the directory
+//!     28   generation of the object, 32 bits
+//!     32   of kind 2: object of the snapshot in the MOS, and its guid
 //! ```
 
 use crate::xdr::{Decoded, Garbage, Reader, Writer};
@@ -18,11 +19,27 @@ use vfs::{Dir, Key, Place};
 pub const MOST: usize = 64;
 const VERSION: u8 = 1;
 
+/// Which file system is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileSystem {
+    /// Guid of its pool.
+    pub pool: u64,
+    /// Guid of its dataset.
+    pub dataset: u64,
+}
+
+impl FileSystem {
+    /// The number by which clients tell it from others.
+    pub fn number(self) -> u64 {
+        self.dataset ^ self.pool.rotate_left(32)
+    }
+}
+
 /// What a handle says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
-    /// Guid of the file system.
-    pub guid: u64,
+    /// The file system.
+    pub fs: FileSystem,
     /// What is meant in it.
     pub place: Place,
 }
@@ -39,7 +56,8 @@ impl Handle {
             } => (2, object, generation),
         };
         w.fixed(&[VERSION, kind, 0, 0]);
-        w.u64(self.guid).u64(object).u32(generation);
+        w.u64(self.fs.pool).u64(self.fs.dataset);
+        w.u64(object).u32(generation);
         if let Place::Snapshot { key, .. } = self.place {
             w.u64(key.object).u64(key.guid);
         }
@@ -55,7 +73,9 @@ impl Handle {
         let [version, kind, 0, 0] = r.fixed()? else {
             return Err(Garbage);
         };
-        let (guid, object, generation) = (r.u64()?, r.u64()?, r.u32()?);
+        let (pool, dataset) = (r.u64()?, r.u64()?);
+        let fs = FileSystem { pool, dataset };
+        let (object, generation) = (r.u64()?, r.u32()?);
         let place = match (version, kind) {
             (VERSION, 0) => Place::Head { object, generation },
             (VERSION, 1) if generation == 0 => {
@@ -73,7 +93,7 @@ impl Handle {
             _ => return Err(Garbage),
         };
         match r.rest() {
-            [] => Ok(Handle { guid, place }),
+            [] => Ok(Handle { fs, place }),
             _ => Err(Garbage),
         }
     }
@@ -82,6 +102,11 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FS: FileSystem = FileSystem {
+        pool: 77,
+        dataset: 78,
+    };
 
     #[test]
     fn handles_come_back() {
@@ -99,7 +124,7 @@ mod tests {
                 generation,
             },
         ] {
-            let h = Handle { guid: 77, place };
+            let h = Handle { fs: FS, place };
             let bytes = h.to_bytes();
             assert!(bytes.len() <= MOST);
             assert_eq!(Handle::read(&bytes), Ok(h));
@@ -108,11 +133,11 @@ mod tests {
         }
         assert_eq!(Handle::read(&[]), Err(Garbage));
         let mut other = Handle {
-            guid: 1,
+            fs: FS,
             place: Place::Control(Dir::Root),
         }
         .to_bytes();
-        other[19] = 9;
+        other[27] = 9;
         assert_eq!(Handle::read(&other), Err(Garbage));
     }
 }

@@ -6,8 +6,8 @@
 //! # Invariants
 //! 1. A reply that says that something is on stable storage leaves when it is: of a COMMIT, of a WRITE that asks for it, and of
 //!    every change of names and attributes, as the protocol wants.
-//! 2. The verifier of writes differs for every door that is opened, so for every start of the daemon and every mount. A client
-//!    whose verifier does not fit sends again what it has not committed.
+//! 2. The verifier of writes differs for every door that is opened, so for every start of the daemon and every mount, and after every
+//!    loss of changes to damage. A client whose verifier does not fit sends again what it has not committed.
 //! 3. A handle means one object for ever ([`handle`]). Whoever makes one up comes to objects of the shared file system at most, and
 //!    has the rights there that he would have had by their names.
 //! 4. The rights of a caller are those of the user and groups that his machine names, squashed as the share says. They are

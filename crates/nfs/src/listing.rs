@@ -56,7 +56,7 @@ impl Entries<'_, '_> {
         let plain = ENTRY + opaque_len(e.name.len());
         let mut more = Writer::default();
         if self.plus {
-            attributes::maybe(&mut more, self.cx.export.guid, entry.map(|e| &e.attr));
+            attributes::maybe(&mut more, self.cx.fsid(), entry.map(|e| &e.attr));
             match entry.and_then(|e| self.cx.handle(e)) {
                 Some(handle) => more.bool(true).opaque(&handle.to_bytes()),
                 None => more.bool(false),
@@ -116,8 +116,8 @@ fn list(
     plus: bool,
     out: Results<'_>,
 ) {
-    let guid = cx.export.guid;
-    if cookie != 0 && verifier != guid {
+    let fsid = cx.fsid();
+    if cookie != 0 && verifier != fsid {
         out.u32(BAD_COOKIE);
         return cx.attributes_after(h, out);
     }
@@ -161,7 +161,7 @@ fn list(
     out.u32(failed.unwrap_or(0));
     cx.attributes_after(h, out);
     if failed.is_none() {
-        out.u64(guid).fixed(&w.into_bytes()).bool(false).bool(!full);
+        out.u64(fsid).fixed(&w.into_bytes()).bool(false).bool(!full);
     }
 }
 
@@ -188,7 +188,7 @@ fn list_points(
             next: p.position(),
         };
         // A number that no object has.
-        if !entries.put(p.guid | 1 << 63, &e, None) {
+        if !entries.put(p.fs.number() | 1 << 63, &e, None) {
             return;
         }
     }

@@ -95,9 +95,9 @@ fn root(shared: &Shared, client: &Client, path: &[u8]) -> Result<Handle, Kind> {
         vfs::Lookup::Found(e) => {
             let place = door.place(&e);
             door.forget(e.node, 1);
-            let guid = export.guid;
+            let fs = export.fs;
             let place = place.ok_or(Kind::Stale)?;
-            Ok(Handle { guid, place })
+            Ok(Handle { fs, place })
         }
         vfs::Lookup::Missing(_) => Err(Kind::NotFound),
     }

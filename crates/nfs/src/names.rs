@@ -250,7 +250,10 @@ pub fn remove(
             refuse_dots(name, Kind::Invalid)?;
             cx.not_mounted(dir, name, MOUNTED)?;
             match directory {
-                true => cx.door.rmdir(&cx.by, node, name)?,
+                true => {
+                    cx.holds_nothing(dir, name, MOUNTED)?;
+                    cx.door.rmdir(&cx.by, node, name)?;
+                }
                 false => cx.door.unlink(&cx.by, node, name)?,
             }
             cx.stable(node)
@@ -276,6 +279,7 @@ pub fn rename(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Wri
             refuse_dots(to_name, Kind::Invalid)?;
             cx.not_mounted(dir, name, MOUNTED)?;
             cx.not_mounted(to, to_name, MOUNTED)?;
+            cx.holds_nothing(to, to_name, MOUNTED)?;
             let (from, onto) = ((dir.entry.node, name), (to.entry.node, to_name));
             cx.door.rename(&cx.by, from, onto, 0)?;
             cx.stable(to.entry.node)

@@ -97,7 +97,7 @@ pub fn call(
 fn getattr(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Written {
     let handle = args.opaque(MOST)?;
     asked.on(handle, 0, out, |cx, h, out| match cx.attr(h) {
-        Some(a) => attributes::write(out.u32(0), cx.export.guid, &a),
+        Some(a) => attributes::write(out.u32(0), cx.fsid(), &a),
         None => drop(out.u32(status(Kind::Stale))),
     });
     Ok(())
@@ -127,7 +127,7 @@ fn lookup(asked: &Asked<'_>, args: &mut Reader<'_>, out: Results<'_>) -> Written
         };
         if let Some(c) = is_there.then(|| cx.cross(dir, name)).flatten() {
             out.u32(0).opaque(&c.handle.to_bytes());
-            attributes::maybe(out, c.handle.guid, Some(&c.attr));
+            attributes::maybe(out, c.handle.fs.number(), Some(&c.attr));
             return cx.attributes_after(dir, out);
         }
         let handle = found.and_then(|h| Ok((cx.handle(&h.entry).ok_or(Kind::Stale)?, h)));

@@ -1,7 +1,8 @@
 //! [`Server`]: from the bytes of a call to those of the reply.
 
 use crate::call::{Client, Outcome, Shared};
-use crate::exports::{Exports, Names};
+use crate::exports::{access, Exports, Names};
+use crate::handle::{self, Handle};
 use crate::replies::{Key, Replies, Seen};
 use crate::rpc::{self, Accepted, Call, Message};
 use crate::xdr::Reader;
@@ -43,7 +44,7 @@ impl Server {
     pub fn knows(&self, client: &Client) -> bool {
         let exports = self.shared.exports.list();
         let mut all = exports.iter();
-        all.any(|e| crate::exports::access(&e.share, client.address, &self.shared.names).is_some())
+        all.any(|e| access(&e.share, client.address, &self.shared.names).is_some())
     }
 
     /// Carries a call out; the reply, if there is one.
@@ -70,21 +71,31 @@ impl Server {
             return Ok(Some(w.into_bytes()));
         }
         let once = call.program == procedures::PROGRAM && procedures::changes(call.procedure);
-        if !once {
+        // What a stranger asks for is refused as often as it comes.
+        if !once || !self.may_have(client, args) {
             return Ok(Some(self.carry_out(client, &call, args)));
         }
         let key = Key::of(client.address.ip(), call.xid, message);
-        Ok(match self.replies.begin(key) {
+        let is_gone = || client.is_gone() || self.is_stopping();
+        Ok(match self.replies.begin(key, client.address, &is_gone) {
             Seen::Never => {
                 let begun = self.replies.begun(key);
                 let reply = self.carry_out(client, &call, args);
                 begun.answered(reply.clone());
                 Some(reply)
             }
-            // The client gets the reply when it is there.
+            // It came twice over one connection, which gets the reply when it is there.
             Seen::UnderWay => None,
             Seen::Answered(reply) => Some(reply),
         })
+    }
+
+    /// Whether a client may have the file system of the handle with which arguments begin.
+    fn may_have(&self, client: &Client, args: &[u8]) -> bool {
+        let handle = Reader::new(args).opaque(handle::MOST).ok();
+        let handle = handle.and_then(|h| Handle::read(h).ok());
+        let export = handle.and_then(|h| self.shared.exports.find(h.fs));
+        export.is_some_and(|e| access(&e.share, client.address, &self.shared.names).is_some())
     }
 
     fn carry_out(&self, client: &Client, call: &Call, args: &[u8]) -> Vec<u8> {

@@ -5,6 +5,7 @@ use admin::commands::{Commands, ROOT};
 use admin::shares::options::parse;
 use admin::{pools, Admin};
 use base::sync::MutexExt;
+use nfs::handle::FileSystem;
 use nfs::{Client as Peer, Export, Exports, Inside, Opened, Server};
 use std::sync::{Arc, Mutex};
 use testkit::nfs::{Args, Client, Refused, Transport, MOUNT, NFS};
@@ -33,14 +34,14 @@ impl Exports for Given {
         self.0.acquire().clone()
     }
 
-    fn find(&self, guid: u64) -> Option<Export> {
-        self.0.acquire().iter().find(|e| e.guid == guid).cloned()
+    fn find(&self, fs: FileSystem) -> Option<Export> {
+        self.0.acquire().iter().find(|e| e.fs == fs).cloned()
     }
 
     /// As the paths have it.
-    fn inside(&self, guid: u64, name: Option<&[u8]>) -> Vec<Inside> {
+    fn inside(&self, fs: FileSystem, name: Option<&[u8]>) -> Vec<Inside> {
         let all = self.0.acquire();
-        let Some(outer) = all.iter().find(|e| e.guid == guid) else {
+        let Some(outer) = all.iter().find(|e| e.fs == fs) else {
             return Vec::new();
         };
         let root = [&outer.path[..], b"/"].concat();
@@ -48,7 +49,7 @@ impl Exports for Given {
             let rest = e.path.strip_prefix(&root[..])?;
             let way: Vec<_> = rest.split(|b| *b == b'/').map(<[u8]>::to_vec).collect();
             let is_it = name.is_none_or(|name| way.last().is_some_and(|last| last == name));
-            is_it.then_some(Inside { guid: e.guid, way })
+            is_it.then_some(Inside { fs: e.fs, way })
         };
         all.iter().filter_map(inside).collect()
     }
@@ -95,7 +96,10 @@ impl World {
         let from = OfHead::new(&self.admin, &entry, &ds, Vec::new(), Arc::default());
         let served = Served::new(zfs, &entry.pool, Box::new(from));
         self.given.0.acquire().push(Export {
-            guid: ds.phys().guid,
+            fs: FileSystem {
+                pool: entry.pool.guid(),
+                dataset: ds.phys().guid,
+            },
             path: format!("/{name}").into_bytes(),
             share: Arc::new(parse(share).unwrap().unwrap()),
             opened: Opened::new(&served, verifier).unwrap(),
@@ -329,6 +333,23 @@ fn a_call_that_comes_twice_is_carried_out_once() {
     assert!(c.lookup(&root, "d").is_ok());
 }
 
+/// Nor does what strangers send drive out what others may ask for again.
+#[test]
+fn what_a_stranger_was_refused_is_not_kept() {
+    let w = World::new("rw=10.0.0.0/8,no_root_squash");
+    let mut c = w.client_at("10.0.0.1:700");
+    let root = c.mount("/p").unwrap();
+    let args = Args::new().bytes(&root).bytes(b"d").set(Some(0o755), None);
+    let message = c.message(NFS, 9, &args);
+    let mut stranger = w.client_at("127.0.0.1:700");
+    let refused = stranger.to.exchange(&message);
+    assert_eq!(c.results(refused).unwrap().u32(), ACCES);
+    let share = parse("rw,no_root_squash").unwrap().unwrap();
+    w.given.0.acquire()[0].share = Arc::new(share);
+    let made = stranger.to.exchange(&message);
+    assert_eq!(c.results(made).unwrap().u32(), 0);
+}
+
 #[test]
 fn permissions_are_those_of_the_user() {
     let w = World::new("rw,no_root_squash");
@@ -506,18 +527,22 @@ fn handles_lead_nowhere_else() {
     // Objects that are no files, of which there are many with low numbers; other guids.
     for object in 0..200u64 {
         let mut h = f.clone();
-        h[12..20].copy_from_slice(&object.to_be_bytes());
+        h[20..28].copy_from_slice(&object.to_be_bytes());
         if h != f {
             assert!(c.getattr(&h).is_err(), "{object}");
         }
-        h[4] ^= 1;
-        assert_eq!(c.getattr(&h), Err(STALE));
+        // Of another pool, and of another dataset.
+        for at in [4, 12] {
+            let mut h = h.clone();
+            h[at] ^= 1;
+            assert_eq!(c.getattr(&h), Err(STALE));
+        }
     }
     // A snapshot of another file system, with a handle that is made up of what its client knows.
     Commands(w.admin.clone()).snapshot("p/other@s").unwrap();
     let (s, _) = c.walk(&other, ".zfs/snapshot/s").unwrap();
     let mut forged = s.clone();
-    forged[4..12].copy_from_slice(&root[4..12]);
+    forged[4..20].copy_from_slice(&root[4..20]);
     assert_eq!(c.getattr(&forged), Err(STALE));
     // It is shared no longer.
     w.given.0.acquire().pop();

@@ -391,6 +391,16 @@ impl<M: Within> View<M> {
             .is_some_and(|spot| self.table.acquire_read().hung.contains_key(&spot))
     }
 
+    /// The same of an object by its number in the file system with this number, other than its root.
+    pub fn holds(&self, number: u32, (object, generation): (u64, u32)) -> bool {
+        let spot = Spot {
+            member: number,
+            object,
+            generation,
+        };
+        self.has_places() && self.table.acquire_read().hung.contains_key(&spot)
+    }
+
     /// Whether any directory that is not the root of a file system has something hanging in it.
     pub fn has_places(&self) -> bool {
         self.deep.load(Ordering::Acquire) != 0

@@ -58,3 +58,5 @@ pub use upgrade::upgrade_fs;
 pub use xattr::{XATTR_CREATE, XATTR_REPLACE};
 pub use zfs::{max_zpl_version, Keeper, Mount, Zfs, MASTER_NODE, ZPL_VERSION};
 pub use znode::{Extra, Fixed, Form, Znode};
+
+pub use dmu::losses;

@@ -81,6 +81,8 @@ pub struct Mounting<'a> {
     /// The ordinary user who has set the mount point ([`crate::setters`]): the directory must be this user's also where
     /// the owner mounts.
     pub place_of: Option<u32>,
+    /// The ordinary user who chose the place, by the property or with the command.
+    pub chosen_by: Option<u32>,
     /// It was unmounted by somebody else, but is still in use there.
     pub still: Option<Arc<Mounted>>,
 }

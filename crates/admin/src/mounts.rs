@@ -5,7 +5,7 @@ use crate::errors;
 use crate::head::{zpl_props, Head};
 use crate::registry::{Admin, PoolEntry};
 use crate::setters;
-use crate::shares::{self, Share};
+use crate::shares::{self, Candidate, Share};
 use crate::values;
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
@@ -14,7 +14,7 @@ use pool::Pool;
 use std::ops::Deref;
 use std::path::{Component, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use zpl::Props;
 
 static SEQUENCE: AtomicU64 = AtomicU64::new(0);
@@ -41,6 +41,8 @@ pub struct Mounted {
     share: Mutex<Option<Arc<Share>>>,
     /// It is shared over SMB.
     smb: AtomicBool,
+    /// See [`Mounted::chosen_by`].
+    chosen_by: OnceLock<Option<u32>>,
 }
 
 impl Deref for Mounted {
@@ -127,21 +129,21 @@ pub fn mount(mut m: Mounting<'_>) -> Result<()> {
     // Unmounted by somebody else, or lazily; files of it may be open.
     m.still = there.filter(|m| !m.mount.wait_if_gone());
     let (admin, entry, object) = (m.admin, m.entry, m.ds.object());
+    let chosen_by = m.chosen_by;
     admin.door.mount(m)?;
-    begin_to_share(admin, entry, object);
+    if let Some(m) = entry.mounted(object) {
+        m.chosen_by.get_or_init(|| chosen_by);
+        begin_to_share(admin, &m);
+    }
     Ok(())
 }
 
 /// Shares a file system that was just mounted, as its property says. What cannot be shared is told in the log.
-fn begin_to_share(admin: &Admin, entry: &PoolEntry, object: u64) {
-    let Some(m) = entry.mounted(object) else {
-        return;
-    };
-    let share = shares::wanted(&m.ds).and_then(|share| match (share, admin.sharer()) {
-        (Some(share), Some(sharer)) => sharer.check(&share).map(|()| Some(share)),
-        (share, _) => Ok(share),
+fn begin_to_share(admin: &Admin, m: &Mounted) {
+    let share = shares::wanted(&m.ds).and_then(|share| match share {
+        Some(share) => shares::check(admin.sharer(), &m.candidate(), &share).map(|()| Some(share)),
+        None => Ok(None),
     });
-    let none = matches!(share, Ok(None));
     match share {
         Ok(share) => drop(m.set_share(share.map(Arc::new))),
         Err(e) => tracing::warn!("{} is not shared: {e}", m.ds.full_name()),
@@ -154,9 +156,8 @@ fn begin_to_share(admin: &Admin, entry: &PoolEntry, object: u64) {
         Ok(shared) => drop(m.set_smb_shared(shared)),
         Err(e) => tracing::warn!("{} is not shared over SMB: {e}", m.ds.full_name()),
     }
-    if !none || m.is_smb_shared() {
-        admin.shares_will_change();
-    }
+    // Also where this one is not shared: it may be seen where another one is.
+    admin.shares_will_change();
 }
 
 impl Admin {
@@ -203,6 +204,7 @@ impl Admin {
             overlay,
             user,
             place_of,
+            chosen_by: place_of,
             still: None,
         })?;
         Ok(true)
@@ -286,7 +288,23 @@ impl Mounted {
             options: Mutex::new(options),
             share: Mutex::default(),
             smb: AtomicBool::new(false),
+            chosen_by: OnceLock::new(),
         })
+    }
+
+    /// The ordinary user who chose its place, see [`Mounting::chosen_by`].
+    pub fn chosen_by(&self) -> Option<u32> {
+        self.chosen_by.get().copied().flatten()
+    }
+
+    /// It, for whoever shares it.
+    pub fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            ds: &self.ds,
+            path: &self.path,
+            chosen_by: self.chosen_by(),
+            mount: self.mount.as_any(),
+        }
     }
 
     /// How it is shared over NFS, if it is.
@@ -326,6 +344,7 @@ impl Mounted {
             overlay: true,
             user: self.user,
             place_of,
+            chosen_by: self.chosen_by(),
             still: None,
         })
     }

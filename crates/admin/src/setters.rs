@@ -11,6 +11,7 @@
 //! 3. A `mountpoint` that another user has set must be this user's directory, at each mount.
 //! 4. A dataset that another user has named covers no directory with something in it.
 //! 5. A view that another user has asked for by the property is not made.
+//! 6. What another user has chosen of a share is not given to root's servers as it is ([`crate::shares`]).
 
 use crate::values;
 use base::{bail, Result};
@@ -186,6 +187,18 @@ pub fn of_mountpoint(ds: &Dataset) -> Result<Option<u32>> {
     };
     let setter = setter_of("mountpoint").unwrap_or_default();
     Ok(uid(dir.prop(setter, false)?).map(|uid| u32::try_from(uid).unwrap_or(u32::MAX)))
+}
+
+/// Whether a part of the name of a dataset was chosen by somebody else than the owner.
+pub fn is_made_by_others(ds: &Dataset) -> Result<bool> {
+    let mut at = Some(ds.dir());
+    while let Some(dir) = at {
+        if maker(&dir)?.is_some() {
+            return Ok(true);
+        }
+        at = dir.parent();
+    }
+    Ok(false)
 }
 
 /// Whether a part of the path that follows from the name of a dataset was chosen by somebody else than the owner.

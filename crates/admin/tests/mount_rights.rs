@@ -305,6 +305,57 @@ fn a_view_is_what_the_owner_asks_for() {
     assert_eq!(view("p"), Some(false));
 }
 
+/// Servers of root's are given neither the places that users chose, nor root's rights on their word.
+#[test]
+fn what_a_user_has_chosen_of_a_share_is_known() {
+    let (a, _, commands) = world();
+    let given = "sharenfs,create,mount,mountpoint";
+    delegate(&a, "p/a", Delegate::User(1000), given, true);
+    let mounted = |name: &str| {
+        let entry = a.find("p").unwrap();
+        let ds = entry.pool.dsl().dataset(name).unwrap();
+        entry.mounted(ds.object()).unwrap()
+    };
+    let shared = |name: &str| mounted(name).share().map(|s| (s.text.clone(), s.by_others));
+    for root in [
+        "no_root_squash",
+        "rw,all_squash,anonuid=0",
+        "anongid=0",
+        "root_mapping=0",
+    ] {
+        set(&a, JOE, "p/a", "sharenfs", root).unwrap_err();
+        assert_eq!(shared("p/a"), None, "{root}");
+        set(&a, ROOT, "p/a", "sharenfs", root).unwrap();
+        assert_eq!(shared("p/a"), Some((root.into(), false)));
+    }
+    set(&a, JOE, "p/a", "sharenfs", "rw=10.0.0.1").unwrap();
+    assert_eq!(shared("p/a"), Some(("rw=10.0.0.1".into(), true)));
+    commands.create("p/a/in", &[]).unwrap();
+    assert_eq!(shared("p/a/in"), Some(("rw=10.0.0.1".into(), true)));
+    // What the owner says is not the user's, wherever a user is.
+    set(&a, ROOT, "p", "sharenfs", "no_root_squash").unwrap();
+    set::inherit(&a, JOE, "p/a", "sharenfs", false, false, String::new()).unwrap();
+    assert_eq!(shared("p/a/in"), Some(("no_root_squash".into(), false)));
+    let ask = DatasetCreate {
+        name: "p/a/joes".into(),
+        ..DatasetCreate::default()
+    };
+    create::create(&a, JOE, &ask).unwrap();
+    assert_eq!(mounted("p/a/joes").chosen_by(), None);
+    assert_eq!(shared("p/a/joes"), Some(("no_root_squash".into(), false)));
+    assert!(admin::setters::is_made_by_others(&mounted("p/a/joes").ds).unwrap());
+    assert!(!admin::setters::is_made_by_others(&mounted("p/a/in").ds).unwrap());
+    // The place is the user's: by the property, or with the command.
+    set(&a, JOE, "p/a/joes", "mountpoint", "/home/joe").unwrap();
+    assert_eq!(mounted("p/a/joes").chosen_by(), Some(1000));
+    mount::unmount(&a, ROOT, "p/a/in", false).unwrap();
+    mount::mount(&a, JOE, "p/a/in", &[], false, false, Some("/home/in")).unwrap();
+    assert_eq!(mounted("p/a/in").chosen_by(), Some(1000));
+    mount::unmount(&a, ROOT, "p/a/in", false).unwrap();
+    mount::mount(&a, ROOT, "p/a/in", &[], false, false, Some("/srv/in")).unwrap();
+    assert_eq!(mounted("p/a/in").chosen_by(), None);
+}
+
 #[test]
 fn who_said_what_is_kept_where_nobody_reaches_it() {
     let (a, _, _) = world();

@@ -571,7 +571,9 @@ static SUBS: &[Sub] = &[
              /etc/exports.d/zfs.exports and runs exportfs(8), for the server of the kernel.",
             "Over SMB it is shared by Samba, as a usershare with the name of the dataset in lower case, in which an underscore stands for each \
              character but letters, digits, hyphens and dots: the daemon runs 'net usershare'. smb.conf(5) must have 'usershare max shares' above 0, and the \
-             daemon's user must be root or in the group that owns the folder 'usershare path'.",
+             daemon's user must be root or in the group that owns the folder 'usershare path'. A share of that name that somebody else has made stays.",
+            "The kernel's server and Samba walk paths as root. They are not told of a mount point that an ordinary user has chosen, or that is reached \
+             through a directory that others than root can change; nor is the kernel's server of a file system that is part of a view. The command says why.",
         ],
         complete: Complete::Filesystems,
         built: true,

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod attack_tests;
+mod bounded_run;
 mod budget;
 mod dirty;
 mod door;
@@ -26,11 +27,13 @@ mod process;
 mod requests;
 mod samba_shares;
 mod scripts;
+mod shared_paths;
 mod snapdir_mount;
 mod startup;
 mod transport;
 mod unimported;
 mod view_door;
+mod watching;
 
 use base::{Kind, Result};
 use options::{Asked, Options};

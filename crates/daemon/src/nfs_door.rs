@@ -5,7 +5,7 @@
 
 use crate::door;
 use admin::datasets::share;
-use admin::shares::{Share, Sharer};
+use admin::shares::{Candidate, Share, Sharer};
 use admin::{Admin, Mounted};
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
@@ -314,7 +314,7 @@ impl Drop for Counted {
 pub struct OwnServer;
 
 impl Sharer for OwnServer {
-    fn check(&self, share: &Share) -> Result<()> {
+    fn check(&self, _: &Candidate<'_>, share: &Share) -> Result<()> {
         nfs::check(share)
     }
 
@@ -329,7 +329,7 @@ impl Sharer for OwnServer {
 pub struct NoServer;
 
 impl Sharer for NoServer {
-    fn check(&self, _: &Share) -> Result<()> {
+    fn check(&self, _: &Candidate<'_>, _: &Share) -> Result<()> {
         bail!(
             Unsupported,
             "nothing serves NFS: start the daemon with --nfs-listen (see zfs-fuse(8)), or install exportfs(8) and the \

@@ -179,7 +179,7 @@ fn not_kept(e: &std::io::Error) {
 /// Finds who serves shares: this process, the kernel, or nobody.
 fn serve_shares(admin: &Arc<Admin>, own: bool) -> Result<()> {
     let samba = samba_shares::find(admin);
-    samba.watch()?;
+    samba_shares::watch(&samba)?;
     admin.set_smb(samba);
     if own {
         admin.set_sharer(Arc::new(OwnServer));
@@ -187,7 +187,7 @@ fn serve_shares(admin: &Arc<Admin>, own: bool) -> Result<()> {
     }
     match kernel_exports::find(admin) {
         Some(kernel) => {
-            kernel.watch()?;
+            kernel.begin()?;
             admin.set_sharer(kernel);
         }
         None => admin.set_sharer(Arc::new(NoServer)),

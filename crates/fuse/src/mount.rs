@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::file_table::receive;
 use crate::holders;
-use crate::mount_point::{Bare, MountPoint, NoMountPoint};
+use crate::mount_point::{check_way_here, Bare, Kept, MountPoint, NoMountPoint};
 use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
-use crate::path_helper::{ask, plain, raw, Done, Job, Limit, LIMIT, SHORT};
+use crate::path_helper::{ask, plain, raw, Done, Job, Limit, Raw, LIMIT, SHORT};
 use crate::sys;
 
 const HELPER: &str = "fusermount3";
@@ -211,6 +211,30 @@ impl Job for Reach {
 
     fn run(self, _: Vec<OwnedFd>) -> Done<()> {
         plain(self.0.place().map(drop))
+    }
+}
+
+/// Whether a way to a mount is one that only root can change.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Way {
+    mount: Mount,
+    path: Raw,
+    own: Vec<(u32, u32)>,
+    hung: Vec<Raw>,
+}
+
+impl Job for Way {
+    const NAME: &'static str = "way";
+    type Answer = ();
+
+    fn run(self, _: Vec<OwnedFd>) -> Done<()> {
+        let hung: Vec<PathBuf> = self.hung.iter().map(Raw::path).collect();
+        let kept = Kept {
+            own: &self.own,
+            hung: &hung,
+        };
+        let Mount { dev, id, .. } = self.mount;
+        plain(check_way_here(&self.path.path(), (dev, id), &kept))
     }
 }
 
@@ -683,6 +707,21 @@ impl Mount {
             Err(e) if e.kind == Kind::Again => Err(e),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses if others than root could have `path` lead elsewhere than into this mount: now, or as soon as they like. A
+    /// directory on the way belongs to root, and only root writes it; or it is on a mount with one of the device numbers `own`,
+    /// and what comes next is mounted there, or is one of the places `hung`, which cannot be renamed.
+    ///
+    /// Errors: which directory; again, if the way there does not answer.
+    pub fn check_way(&self, path: &Path, own: Vec<(u32, u32)>, hung: &[&Path]) -> Result<()> {
+        let job = Way {
+            mount: self.clone(),
+            path: path.into(),
+            own,
+            hung: hung.iter().map(|p| Raw::from(*p)).collect(),
+        };
+        ask(path, Limit::of(LIMIT), job, &[]).map(drop)
     }
 
     fn unmount_once(&self, how: Unmount) -> Result<()> {

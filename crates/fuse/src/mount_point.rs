@@ -414,6 +414,59 @@ fn from_root(path: &Path, links: Links, create: Create) -> Result<Walk, NoMountP
     walk(vec![first], top.into(), path, links, create)
 }
 
+/// Directories whose names keep their meaning though others may write the directory they are in.
+pub(crate) struct Kept<'a> {
+    /// Device numbers of mounts in which what is mounted cannot be renamed.
+    pub own: &'a [(u32, u32)],
+    /// Paths in them that cannot be renamed, either.
+    pub hung: &'a [PathBuf],
+}
+
+/// See [`crate::Mount::check_way`]. To be called by [`with_own_files`].
+pub(crate) fn check_way_here(
+    path: &Path,
+    mount: ((u32, u32), u64),
+    kept: &Kept<'_>,
+) -> Result<(), Error> {
+    let walk = from_root(path, Links::None, Create::Never).map_err(|e| e.error)?;
+    let at = |e: io::Error| Error::from(e).context(path.display().to_string());
+    let root = fs::stat("/").map_err(|e| at(e.into()))?;
+    let mut place = walk.base.clone();
+    let mut last = None;
+    for (holder, inner) in walk.levels.iter().zip(&walk.levels[1..]) {
+        let stat = fs::fstat(&holder.dir).map_err(|e| at(e.into()))?;
+        let outer = identity(holder.dir.as_fd()).map_err(at)?;
+        let here = identity(inner.dir.as_fd()).map_err(at)?;
+        let owner = fs::fstat(&inner.dir).map_err(|e| at(e.into()))?.st_uid;
+        let others_write = stat.st_mode & 0o022 != 0;
+        let sticky = stat.st_mode & 0o1000 != 0;
+        // Of what is covered by a mount in a sticky directory it is not known whose it is.
+        let stays = !others_write || sticky && outer == here && is_trusted(owner, &root);
+        let is_roots = is_trusted(stat.st_uid, &root) && stays;
+        let holder = place.clone();
+        place.push(&inner.name);
+        let is_kept = kept.own.contains(&outer.0) && (outer != here || kept.hung.contains(&place));
+        if !is_roots && !is_kept {
+            let text = format!(
+                "users other than root can change the directory '{}', through which '{}' is reached",
+                holder.display(),
+                path.display()
+            );
+            return Err(Error::new(Kind::NotPermitted, text));
+        }
+        last = Some(here);
+    }
+    let same =
+        |(dev, id): ((u32, u32), u64)| dev == mount.0 && (id == mount.1 || id == 0 || mount.1 == 0);
+    match last.is_some_and(same) {
+        true => Ok(()),
+        false => {
+            let text = format!("'{}' does not lead to the file system", path.display());
+            Err(Error::new(Kind::NotFound, text))
+        }
+    }
+}
+
 impl MountPoint {
     pub(crate) fn search_at(
         path: &Path,
@@ -714,6 +767,47 @@ mod tests {
         let few = f.0.join("a/".repeat(200));
         MountPoint::find(&few, None, true).unwrap().undo();
         assert_eq!(std::fs::read_dir(&f.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_way_that_others_can_change_is_refused() {
+        let f = Folder::new();
+        let place = f.dir("a/b/c");
+        let here = |path: &Path| {
+            let found = MountPoint::without_links(path).map_err(|e| e.error)?;
+            Ok::<_, Error>(found.identity().unwrap())
+        };
+        let mine = here(&place).unwrap();
+        let check = |path: &Path, own: &[(u32, u32)], hung: &[PathBuf]| {
+            check_way_here(path, mine, &Kept { own, hung }).map_err(|e| e.kind)
+        };
+        assert_eq!(check(&place, &[], &[]), Ok(()));
+        // It may be elsewhere, or behind a link.
+        assert_eq!(check(Path::new("/proc"), &[], &[]), Err(Kind::NotFound));
+        let link = f.link("l", f.0.join("a"));
+        assert_eq!(check(&link.join("b/c"), &[], &[]), Err(Kind::NotPermitted));
+        let change = |mode: u32| {
+            let dir = f.0.join("a/b");
+            std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        for mode in [0o777, 0o775] {
+            change(mode);
+            assert_eq!(check(&place, &[], &[]), Err(Kind::NotPermitted), "{mode:o}");
+        }
+        // In a file system of ours names of what hangs there stay.
+        assert_eq!(check(&place, &[mine.0], &[]), Err(Kind::NotPermitted));
+        assert_eq!(check(&place, &[mine.0], &[place.clone()]), Ok(()));
+        change(0o1777);
+        assert_eq!(check(&place, &[], &[]), Ok(()));
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        lchown(&place, Some(65_534), None).unwrap();
+        assert_eq!(check(&place, &[], &[]), Err(Kind::NotPermitted));
+        change(0o755);
+        assert_eq!(check(&place, &[], &[]), Ok(()));
+        lchown(f.0.join("a/b"), Some(65_534), None).unwrap();
+        assert_eq!(check(&place, &[], &[]), Err(Kind::NotPermitted));
     }
 
     #[test]

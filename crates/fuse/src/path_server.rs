@@ -23,6 +23,7 @@ fn perform(name: &str, body: &str, files: Vec<OwnedFd>) -> Option<(Vec<u8>, Vec<
         mount::MountOn::NAME => run::<mount::MountOn>(body, files),
         mount::MountAgain::NAME => run::<mount::MountAgain>(body, files),
         mount::Reach::NAME => run::<mount::Reach>(body, files),
+        mount::Way::NAME => run::<mount::Way>(body, files),
         mount::Root::NAME => run::<mount::Root>(body, files),
         mount::TakeAway::NAME => run::<mount::TakeAway>(body, files),
         mount::Remount::NAME => run::<mount::Remount>(body, files),

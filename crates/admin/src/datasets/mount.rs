@@ -178,6 +178,7 @@ pub fn mount(
             overlay,
             user,
             place_of: None,
+            chosen_by: user,
             still: None,
         })
         .map_err(errors::answer);

@@ -6,7 +6,7 @@ use crate::datasets::{self, Answer};
 use crate::errors;
 use crate::mounts::Mounted;
 use crate::registry::{Admin, PoolEntry};
-use crate::shares::{smb, wanted, Share, Sharer};
+use crate::shares::{check, smb, wanted, Share, Sharer};
 use api::{ApiError, Batch, Peer, Protocol};
 use base::sync::RwLockExt;
 use base::Kind;
@@ -54,6 +54,22 @@ fn tell(admin: &Admin) -> Answer<()> {
     admin.shares_changed().map_err(errors::answer)
 }
 
+/// Refuses what a server has not taken, though it was told of it.
+fn taken(admin: &Admin, m: &Mounted) -> Answer<()> {
+    match refusal(admin, m) {
+        Some(why) => Err(ApiError::reason(Kind::NotPermitted, why)),
+        None => Ok(()),
+    }
+}
+
+fn refusal(admin: &Admin, m: &Mounted) -> Option<String> {
+    let nfs = admin.sharer().filter(|_| m.share().is_some());
+    let smb = admin.smb().filter(|_| m.is_smb_shared());
+    let name = m.ds.full_name();
+    let why = nfs.and_then(|s| s.refusal(&name));
+    why.or_else(|| smb.and_then(|s| s.refusal(&name)))
+}
+
 /// A mounted file system by its name or mount point.
 fn find(admin: &Admin, target: &str) -> Answer<(Arc<PoolEntry>, Arc<Dataset>)> {
     if target.starts_with('/') {
@@ -76,7 +92,7 @@ fn find(admin: &Admin, target: &str) -> Answer<(Arc<PoolEntry>, Arc<Dataset>)> {
 /// It is not to be shared, shared already, not mounted, or its options cannot be served.
 pub fn share(admin: &Arc<Admin>, peer: Peer, target: &str) -> Answer<()> {
     let (entry, ds) = find(admin, target)?;
-    {
+    let m = {
         let _gate = entry.gate.acquire_read();
         let _names = entry.names.read();
         rights::require(admin, &entry, peer, Action::Share, &ds)?;
@@ -95,18 +111,21 @@ pub fn share(admin: &Arc<Admin>, peer: Peer, target: &str) -> Answer<()> {
         }
         let nfs_is_new = share.is_some() && m.share().as_deref() != share.as_ref();
         let smb_is_new = over_smb && !m.is_smb_shared();
-        if !nfs_is_new && !smb_is_new {
+        if !nfs_is_new && !smb_is_new && refusal(admin, &m).is_none() {
             return Err(ApiError::reason(Kind::Busy, "filesystem already shared"));
         }
         if let Some(share) = share.filter(|_| nfs_is_new) {
-            sharer(admin)?.check(&share).map_err(errors::answer)?;
+            let sharer = sharer(admin)?;
+            check(Some(sharer), &m.candidate(), &share).map_err(errors::answer)?;
             m.set_share(Some(Arc::new(share)));
         }
         if smb_is_new {
             m.set_smb_shared(true);
         }
-    }
-    tell(admin)
+        m
+    };
+    tell(admin)?;
+    taken(admin, &m)
 }
 
 fn invalid(e: base::Error) -> ApiError {
@@ -152,6 +171,7 @@ pub fn unshare(admin: &Arc<Admin>, peer: Peer, target: &str) -> Answer<()> {
 pub fn share_all(admin: &Arc<Admin>, peer: Peer, share: bool, only: Option<Protocol>) -> Batch {
     let over = |protocol: Protocol| only.is_none_or(|o| o == protocol);
     let mut batch = Batch::default();
+    let mut shared = Vec::new();
     for entry in admin.pools() {
         for m in entry.all_mounts() {
             let _gate = entry.gate.acquire_read();
@@ -178,6 +198,7 @@ pub fn share_all(admin: &Arc<Admin>, peer: Peer, share: bool, only: Option<Proto
             };
             if matches!(nfs, Ok(true)) || matches!(smb, Ok(true)) {
                 batch.done.push(name.clone());
+                shared.push(m.clone());
             }
             for e in [nfs.err(), smb.err()].into_iter().flatten() {
                 batch.failed.push((name.clone(), e));
@@ -186,6 +207,13 @@ pub fn share_all(admin: &Arc<Admin>, peer: Peer, share: bool, only: Option<Proto
     }
     if let Err(e) = tell(admin) {
         batch.failed.push(("-a".into(), e));
+    }
+    for m in shared {
+        if let Err(e) = taken(admin, &m) {
+            let name = m.ds.full_name();
+            batch.done.retain(|n| *n != name);
+            batch.failed.push((name, e));
+        }
     }
     batch
 }
@@ -198,9 +226,7 @@ fn share_one(admin: &Admin, m: &Mounted) -> Answer<bool> {
     if m.share().is_some_and(|s| *s == share) {
         return Ok(false);
     }
-    if let Some(sharer) = admin.sharer() {
-        sharer.check(&share).map_err(errors::answer)?;
-    }
+    check(admin.sharer(), &m.candidate(), &share).map_err(errors::answer)?;
     m.set_share(Some(Arc::new(share)));
     Ok(true)
 }
@@ -226,6 +252,7 @@ pub(crate) fn follow(
     changed: &[Arc<Dataset>],
 ) -> Answer<Option<String>> {
     let mut failed = None;
+    let mut shared = Vec::new();
     for m in entry.all_mounts() {
         let name = m.ds.full_name();
         let below = |ds: &Arc<Dataset>| datasets::is_below(&name, &ds.full_name());
@@ -239,9 +266,12 @@ pub(crate) fn follow(
             }
             _ => share_one(admin, &m),
         };
-        if let Err(e) = done {
-            m.set_share(None);
-            failed.get_or_insert((name.clone(), e));
+        match done {
+            Ok(_) => shared.push(m.clone()),
+            Err(e) => {
+                m.set_share(None);
+                failed.get_or_insert((name.clone(), e));
+            }
         }
         let done = match smb::wanted(&m.ds) {
             Ok(false) => {
@@ -256,6 +286,8 @@ pub(crate) fn follow(
         }
     }
     let told = tell(admin);
+    let not_taken = |m: &Arc<Mounted>| Some((m.ds.full_name(), taken(admin, m).err()?));
+    let failed = failed.or_else(|| shared.iter().find_map(not_taken));
     match failed {
         Some((name, e)) if e.code == Kind::Unsupported.errno() => {
             Ok(Some(format!("{name} is not shared: {}", e.message)))

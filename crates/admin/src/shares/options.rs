@@ -107,6 +107,8 @@ pub struct Share {
     pub secure: bool,
     /// Options for the kernel's server, beside those of rules.
     pub others: Vec<String>,
+    /// Somebody else than the owner has chosen all this.
+    pub by_others: bool,
 }
 
 /// Reads a value of the property. `None`: it is not shared.
@@ -129,6 +131,7 @@ pub fn parse(text: &str) -> Result<Option<Share>> {
         all_squash: false,
         secure: true,
         others: Vec::new(),
+        by_others: false,
     };
     let words = match text {
         "on" => "rw,crossmnt",

@@ -28,6 +28,11 @@ pub trait SmbServer: Send + Sync {
 
     /// The same from within a mount or unmount: it must not wait.
     fn will_change(&self);
+
+    /// Why clients did not get a file system that is shared, when it was looked at for the last time.
+    fn refusal(&self, _dataset: &str) -> Option<String> {
+        None
+    }
 }
 
 /// What the property says: shared or not.

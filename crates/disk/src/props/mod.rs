@@ -477,20 +477,22 @@ pub const MADE_BY: &str = "zfs-fuse:made-by";
 pub const VIEW: &str = "zfs-fuse:view";
 
 /// Properties of which it is kept which user other than the owner set them, and where.
-pub const SETTERS: [(&str, &str); 4] = [
+pub const SETTERS: [(&str, &str); 5] = [
     ("mountpoint", "zfs-fuse:mountpoint-setter"),
     ("setuid", "zfs-fuse:setuid-setter"),
     ("devices", "zfs-fuse:devices-setter"),
     (VIEW, "zfs-fuse:view-setter"),
+    ("sharenfs", "zfs-fuse:sharenfs-setter"),
 ];
 
 /// User properties that are stored beside what they are about: nobody sets, sends or receives them.
-pub const RESERVED: [&str; 5] = [
+pub const RESERVED: [&str; 6] = [
     MADE_BY,
     SETTERS[0].1,
     SETTERS[1].1,
     SETTERS[2].1,
     SETTERS[3].1,
+    SETTERS[4].1,
 ];
 
 /// Whether a user property is one of [`RESERVED`].

@@ -766,6 +766,12 @@ pub struct PoolGet {
     /// Fill the latency and request size histograms of the trees.
     #[serde(default)]
     pub histograms: bool,
+    /// Fill `Pool::dedup`.
+    #[serde(default)]
+    pub dedup: bool,
+    /// With `dedup`: how much of the tables is cached, too.
+    #[serde(default)]
+    pub dedup_cached: bool,
 }
 
 /// Search for pools not imported.

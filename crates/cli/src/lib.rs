@@ -14,6 +14,7 @@ pub mod complete;
 pub mod confirm;
 pub mod daemon_table;
 pub mod daemons;
+pub mod dedup_table;
 pub mod examples;
 pub mod get;
 pub mod harmless;

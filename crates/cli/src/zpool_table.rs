@@ -257,7 +257,7 @@ static SUBS: &[Sub] = &[
         about: "Show the health of pools and their devices.",
         operands: "[pool]... [interval [count]]",
         flags: &[
-            sw('D', "Deduplication statistics too: not known to this version, which says so."),
+            sw('D', "Deduplication tables too: entries, sizes, and blocks by number of references. Twice: how much of the tables is in memory, too.").many(),
             sw('d', "Direct I/O verify errors too: there are none here, and the command says so."),
             sw('e', "Only vdevs that are not healthy."),
             GUIDS,

@@ -272,6 +272,22 @@ impl Ddt {
     }
 }
 
+/// What the dedup tables hold, and what they take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DdtStats {
+    /// Entries, those in logs included.
+    pub entries: u64,
+    /// Bytes on disk.
+    pub on_disk: u64,
+    /// Bytes of memory when all of it is there.
+    pub in_core: u64,
+    /// Entries by number of references.
+    pub histogram: DdtHistogram,
+}
+
+/// Bytes of memory of an entry of a log beside its body: key, place in the tree, table and class.
+const LOG_ENTRY: u64 = 72;
+
 /// How large the dedup tables may get before new blocks are written without an entry.
 #[derive(Clone)]
 pub enum Quota {
@@ -368,6 +384,72 @@ impl Ddts {
     /// The same, unless the tables are in use: by a txg, say, that waits for a device.
     pub fn try_size(&self) -> Option<Result<u64>> {
         Some(self.size_of(&*self.st.try_acquire()?))
+    }
+
+    /// What `zpool status -D` tells, unless the tables are in use.
+    pub fn try_stats(&self) -> Option<Result<DdtStats>> {
+        Some(self.stats_of(&*self.st.try_acquire()?))
+    }
+
+    fn stats_of(&self, st: &State) -> Result<DdtStats> {
+        let deflate = |d: &Dva| self.zio.devices.deflate(d.vdev(), d.asize());
+        // As OpenZFS counts it: in blocks of 512 bytes.
+        let on_disk = |dn: &Dnode| dn.info().used.saturating_add(256) >> 9 << 9;
+        let mut out = DdtStats::default();
+        for t in &st.tables {
+            for o in t.objects.iter().filter(|o| **o != 0) {
+                let dn = self.mos.hold(*o)?;
+                let i = dn.info();
+                out.entries += Zap::new(&dn).count()?;
+                out.on_disk += on_disk(&dn);
+                out.in_core += (i.max_blkid + 1) * i.block_size as u64;
+            }
+            for l in &t.logs {
+                out.on_disk += on_disk(&*self.mos.hold(l.object)?);
+            }
+            let body = if t.flat { FLAT_SIZE } else { TRADITIONAL_SIZE };
+            let logged = t.logged.len() as u64;
+            out.entries += logged;
+            out.in_core += logged * (LOG_ENTRY + body as u64);
+            for h in &t.histograms {
+                for (sum, v) in out.histogram.0.iter_mut().zip(&h.0) {
+                    *sum = sum.wrapping_add(*v);
+                }
+            }
+            for (k, l) in t.logged.iter().filter(|(_, l)| l.entry.references() > 0) {
+                out.histogram.count(&l.entry.figures(k, deflate), true);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Objects of the tables.
+    fn table_objects(&self) -> Vec<u64> {
+        let st = self.lock();
+        let objects = st.tables.iter().flat_map(|t| t.objects);
+        objects.filter(|o| *o != 0).collect()
+    }
+
+    /// Bytes of the tables that are in the block cache.
+    pub fn cached(&self) -> Result<u64> {
+        let mut sum = 0;
+        for o in self.table_objects() {
+            let dn = match self.mos.hold(o) {
+                Ok(dn) => dn,
+                // A txg has destroyed the table meanwhile.
+                Err(e) if e.kind == base::Kind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            let i = dn.info();
+            for blkid in 0..=i.max_blkid {
+                base::cancel::check()?;
+                let bp = dn.block_pointer(blkid)?;
+                if !bp.is_hole() && self.zio.cache.has(&bp) {
+                    sum += i.block_size as u64;
+                }
+            }
+        }
+        Ok(sum)
     }
 
     /// Sums over all tables: blocks, logical, physical, allocated bytes, then the same by references.

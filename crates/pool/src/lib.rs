@@ -99,7 +99,7 @@ pub use checkpoint::Checkpoint;
 pub use configuration::{Shared, Tunables, VERSION_FEATURES};
 pub use create::CreateSpec;
 pub use datasets::{prop_number, OpenSet};
-pub use ddt::{pack_entry, unpack_entry, Ddts};
+pub use ddt::{pack_entry, unpack_entry, DdtStats, Ddts};
 pub use devices::{SpaceAllocator, TreeDevices};
 pub use errlog::ErrLog;
 pub use expansion::ExpandRefusal;

@@ -5,6 +5,7 @@ use api::{PoolGet, Reply, Request};
 use control::Client;
 use std::path::Path;
 use system_tests::Rig;
+use testkit::{or_skip, OpenZfs};
 
 const MIB: u64 = 1 << 20;
 
@@ -106,6 +107,28 @@ fn a_dedup_device_is_the_quota_when_nothing_is_said() {
     rig.zdb_check("tank");
 }
 
+/// What `zpool status -D` says is what OpenZFS's `zdb` says of the exported pool.
+fn as_zdb_shows_them(rig: &Rig) {
+    rig.zpool(&["sync", "tank"]);
+    let status = rig.zpool(&["status", "-D", "tank"]);
+    let of = |text: &str| {
+        let rows = text.split_once("bucket ").map(|(_, rows)| rows.to_string());
+        rows.unwrap_or_else(|| panic!("no table: {text}"))
+    };
+    let rows = of(&status);
+    assert!(rows.contains("\n Total "), "{status}");
+    assert!(status.contains("\n dedup: DDT entries "), "{status}");
+    rig.zpool(&["export", "tank"]);
+    let Some(oz) = or_skip(OpenZfs::get()) else {
+        return;
+    };
+    let disks = rig.disks();
+    let zdb = oz.zdb(&["-e", "-p", disks.to_str().unwrap(), "-DD", "tank"]);
+    let zdb = of(&zdb.unwrap());
+    let (zdb, _) = zdb.split_once("dedup =").unwrap();
+    assert_eq!(rows, zdb);
+}
+
 #[test]
 fn pruned_blocks_stay_and_are_freed_as_any_other() {
     let Some((mut rig, mnt)) = deduplicating("ddtprune", &[]) else {
@@ -163,7 +186,7 @@ fn pruned_blocks_stay_and_are_freed_as_any_other() {
     let shared = settled(&rig).saturating_sub(allocated);
     assert!(shared < 2 * MIB, "{shared}");
     assert_eq!(blocks(), sums);
-    rig.zpool(&["export", "tank"]);
+    as_zdb_shows_them(&rig);
     rig.zdb_check("tank");
     // Blocks without entries are freed, those of several files with the last of them.
     let disks = rig.disks();
@@ -237,11 +260,21 @@ fn prefetch_reads_the_tables() {
         1,
         "cannot open 'nope': no such pool",
     );
+    let cached = |rig: &Rig| {
+        let status = rig.zpool(&["status", "-DD", "tank"]);
+        let (_, part) = status
+            .split_once(" cached (")
+            .unwrap_or_else(|| panic!("{status}"));
+        part.split_once("%)").unwrap().0.parse::<f64>().unwrap()
+    };
+    let part = cached(&rig);
+    assert!(part < 50.0, "{part}");
     let before = reads(&rig);
     rig.zpool(&["prefetch", "-t", "ddt", "tank"]);
     let first = reads(&rig) - before;
     assert!(first > 4, "{first}");
     // They are in memory now.
+    assert_eq!(cached(&rig), 100.0);
     rig.zpool(&["prefetch", "-t", "ddt", "tank"]);
     let second = reads(&rig) - before - first;
     assert!(second <= first / 4, "{second} of {first}");

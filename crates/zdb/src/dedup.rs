@@ -310,34 +310,9 @@ fn log(
 }
 
 fn buckets(s: &Session, h: &DdtHistogram, total: bool, out: &mut dyn Write) -> Result<()> {
-    let head = "allocated                       referenced          ";
-    writeln!(out, "\nbucket              {head}")?;
-    let rule = "______________________________";
-    writeln!(out, "______   {rule}   {rule}")?;
-    let columns = "blocks   LSIZE   PSIZE   DSIZE";
-    writeln!(out, "refcnt   {columns}   {columns}")?;
-    let rule = "------   -----   -----   -----";
-    writeln!(out, "------   {rule}   {rule}")?;
-    let n = |v: u64| s.num.nice(v);
-    let row = |name: String, w: &[u64], out: &mut dyn Write| -> Result<()> {
-        write!(out, "{name:>6}")?;
-        for part in w.chunks(4) {
-            write!(out, "   {:>6}", n(part[0]))?;
-            for v in &part[1..] {
-                write!(out, "   {:>5}", s.num.nice_bytes(*v))?;
-            }
-        }
-        Ok(writeln!(out)?)
-    };
-    for (i, w) in h.0.chunks_exact(8).enumerate() {
-        if w[0] != 0 {
-            row(n(1u64 << i.min(63)), w, out)?;
-        }
-    }
-    if total {
-        row("Total".into(), &h.total(), out)?;
-    }
-    Ok(writeln!(out)?)
+    let (number, bytes) = (|n| s.num.nice(n), |n| s.num.nice_bytes(n));
+    let text = cli::dedup_table::table(&h.0, total, &number, &bytes);
+    Ok(out.write_all(text.as_bytes())?)
 }
 
 fn ratios(t: &[u64; 8], out: &mut dyn Write) -> Result<()> {

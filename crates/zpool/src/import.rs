@@ -363,6 +363,7 @@ fn described(pool: &Importable, style: Style, how: &Naming, cx: &Cx<'_>) -> Obje
         zone: tz::TimeZone::utc(),
         sick_only: false,
         verbose: false,
+        dedup: false,
         how: *how,
         ignore_ashift: true,
         now: 0,

@@ -115,10 +115,47 @@ fn describe(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, ask: &PoolGet, owner: bo
     if ask.error_list {
         out.error_list = damage::files(entry, owner);
     }
+    if ask.dedup {
+        out.dedup = dedup_tables(admin, entry, ask.dedup_cached).ok();
+    }
     if let Some(space) = &space {
         out.props = Getter::new(admin, entry, space).select(&ask.props);
     }
     out
+}
+
+/// What `zpool status -D` tells.
+fn dedup_tables(admin: &Admin, entry: &PoolEntry, cached: bool) -> Result<api::DedupTables> {
+    let ddt = &entry.pool.shares().ddt;
+    let s = unless_stuck(admin, entry, || ddt.try_stats())??;
+    let mut histogram = s.histogram.0;
+    let used = histogram.iter().rposition(|n| *n != 0).map_or(0, |n| n + 1);
+    histogram.truncate(used.next_multiple_of(8));
+    Ok(api::DedupTables {
+        entries: s.entries,
+        on_disk: s.on_disk,
+        in_core: s.in_core,
+        cached: match cached {
+            true => Some(ddt.cached()?.min(s.in_core)),
+            false => None,
+        },
+        histogram,
+    })
+}
+
+/// What a txg has to itself while it is written, as soon as it is free.
+///
+/// Errors: suspended, if the txg waits for a device; whoever asked has gone.
+fn unless_stuck<T>(admin: &Admin, entry: &PoolEntry, figures: impl Fn() -> Option<T>) -> Result<T> {
+    loop {
+        if let Some(found) = figures() {
+            return Ok(found);
+        }
+        if entry.pool.suspended().is_some() || crate::cancel::is_cancelled() {
+            return Err(base::Kind::Suspended.into());
+        }
+        admin.process.pause(TICK, &|| false);
+    }
 }
 
 /// The txgs that devices are given now: all of them by a sequential rebuild.
@@ -595,7 +632,8 @@ impl<'a> Getter<'a> {
                 let t = self.unless_stuck(|| ddt.try_total())?;
                 number(ratio(t[7], t[3]))
             }
-            "dedupditto" | "dedupcached" => number(0),
+            "dedupditto" => number(0),
+            "dedupcached" => number(ddt.cached()?),
             "last_scrubbed_txg" => number(pool.last_scrubbed_txg()?),
             "maxblocksize" => number(self.limit(guid::LARGE_BLOCKS, 16 << 20, 128 << 10)),
             "maxdnodesize" => number(self.limit(guid::LARGE_DNODE, 16 << 10, 512)),
@@ -603,19 +641,8 @@ impl<'a> Getter<'a> {
         })
     }
 
-    /// What a txg has to itself while it is written, as soon as it is free.
-    ///
-    /// Errors: suspended, if the txg waits for a device; whoever asked has gone.
     fn unless_stuck<T>(&self, figures: impl Fn() -> Option<T>) -> Result<T> {
-        loop {
-            if let Some(found) = figures() {
-                return Ok(found);
-            }
-            if self.entry.pool.suspended().is_some() || crate::cancel::is_cancelled() {
-                return Err(base::Kind::Suspended.into());
-            }
-            self.admin.process.pause(TICK, &|| false);
-        }
+        unless_stuck(self.admin, self.entry, figures)
     }
 
     fn limit(&self, guid: &str, with: u64, without: u64) -> u64 {

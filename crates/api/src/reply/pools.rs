@@ -333,6 +333,25 @@ pub struct Pool {
     pub error_count: Option<u64>,
     /// Texts as `zpool status -v` prints them, when asked for.
     pub error_list: Vec<String>,
+    /// The dedup tables, when asked for.
+    #[serde(default)]
+    pub dedup: Option<DedupTables>,
+}
+
+/// What the dedup tables of a pool hold, and what they take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DedupTables {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes on disk.
+    pub on_disk: u64,
+    /// Bytes of memory when all of it is there.
+    pub in_core: u64,
+    /// Bytes that are in memory, when asked for.
+    pub cached: Option<u64>,
+    /// Eight words for each power of two of the number of references: blocks, logical, physical and allocated bytes, then the same by
+    /// references. Powers behind the last that has blocks are left out.
+    pub histogram: Vec<u64>,
 }
 
 /// What `status:` depends on beside the vdev tree.

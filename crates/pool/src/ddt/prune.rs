@@ -158,13 +158,6 @@ impl Ddts {
         st.full = st.quota.is_reached(&|| self.size_of(st))?;
         Ok(())
     }
-
-    /// Objects of the tables.
-    fn table_objects(&self) -> Vec<u64> {
-        let st = self.lock();
-        let objects = st.tables.iter().flat_map(|t| t.objects);
-        objects.filter(|o| *o != 0).collect()
-    }
 }
 
 /// Entries of which class go.

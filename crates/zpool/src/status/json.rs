@@ -1,6 +1,6 @@
 //! `zpool status -j` (command reference §4).
 
-use super::{tabbed, top, wear, Look};
+use super::{dedup, tabbed, top, wear, Look};
 use crate::common;
 use crate::iostat::nice_time;
 use crate::{status_reason, status_text};
@@ -135,6 +135,9 @@ fn one(
         o.put("raidz_expand_stats", x);
     }
     devices(&mut o, pool, style, look, flat);
+    if let Some(d) = pool.dedup.as_ref().filter(|_| look.dedup) {
+        o.put("dedup_stats", dedup::json(d, style));
+    }
     o.put("error_count", style.plain(pool.error_count.unwrap_or(0)));
     if look.verbose && !pool.error_list.is_empty() {
         let list = pool.error_list.iter().map(|e| Json::String(e.clone()));

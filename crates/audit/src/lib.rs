@@ -22,6 +22,7 @@ mod finding;
 mod log;
 mod pending;
 mod space;
+mod spares;
 mod totals;
 mod verify;
 
@@ -103,6 +104,7 @@ pub fn check(pool: &Pool, verify: Verify, compare: bool) -> Result<Outcome> {
     let mut sink = |f| out.note(f);
     let mut audit = Audit::new(pool, verify);
     audit.traverse(&mut sink);
+    spares::check(pool, &mut sink);
     if compare {
         audit.compare(&mut sink)?;
     }

@@ -144,6 +144,8 @@ pub enum Mutation {
     RemovalFreesOneRegion,
     /// A free of what is being copied for a removal frees the old place only.
     RemovalForgetsFlight,
+    /// A dRAID that is added is not counted by its feature, and its distributed spares are on no list.
+    AddedDraidUncounted,
     /// A checkpoint is taken when its txg has freed blocks.
     CheckpointAfterFrees,
     /// The uberblock says of the expansion of a RAID-Z that it has come one row further than it has.
@@ -173,7 +175,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 83] = [
+pub const MUTATIONS: [Mutation; 84] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -244,6 +246,7 @@ pub const MUTATIONS: [Mutation; 83] = [
     Mutation::DiscardReplayedLate,
     Mutation::RemovalFreesOneRegion,
     Mutation::RemovalForgetsFlight,
+    Mutation::AddedDraidUncounted,
     Mutation::CheckpointAfterFrees,
     Mutation::ExpansionRowAhead,
     Mutation::ScratchClearedEarly,

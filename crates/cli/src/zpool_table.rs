@@ -112,7 +112,7 @@ static SUBS: &[Sub] = &[
         ],
         text: &[
             "The words of the new vdevs are those of zpool create. New vdevs whose redundancy or sector size differ from those of the pool, and devices in use, are refused; -f overrides what can be overridden, as do the three options --allow-... each for one reason. All of them come to the pool, or none.",
-            "What was added can be removed again (see zpool remove) as long as the pool has no RAID-Z or dRAID. dRAID vdevs cannot be added in this version.",
+            "What was added can be removed again (see zpool remove) as long as the pool has no RAID-Z or dRAID. A dRAID brings its distributed spares along; it needs the feature draid.",
         ],
         complete: Complete::PoolThenDevices,
         built: true,

@@ -3,6 +3,7 @@
 
 use crate::config::{create_nvlist, read_nvlist, write_nvlist};
 use crate::Pool;
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use disk::{NvList, Value};
@@ -145,7 +146,7 @@ impl Pool {
     pub(crate) fn add_dspares(&self, tx: &Tx, new: &[Arc<Vdev>]) -> Result<()> {
         let draid = |t: &&Arc<Vdev>| matches!(t.kind(), VdevKind::Draid { .. });
         let count = new.iter().filter(draid).count();
-        if count == 0 {
+        if count == 0 || mutated(Mutation::AddedDraidUncounted) {
             return Ok(());
         }
         let features = &self.config.features;

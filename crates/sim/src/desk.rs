@@ -212,12 +212,8 @@ impl Desk {
 
     /// `zpool replace POOL DISK SPARE`, with a distributed spare; sequentially with `-s`.
     pub fn spare(&self, disk: usize, spare: u64, sequential: bool) -> Result<()> {
-        let top = self
-            .pool()?
-            .tree()
-            .tops()
-            .first()
-            .map(|t| (t.kind(), t.id()));
+        let tops = self.pool()?.tree().tops();
+        let top = tops.first().map(|t| (t.kind(), t.id()));
         let Some((vdev::VdevKind::Draid { nparity, .. }, id)) = top else {
             return Err(Kind::Unsupported.into());
         };
@@ -247,8 +243,14 @@ impl Desk {
         pools::devices::attach(&self.admin, ROOT, &ask).map_err(told)
     }
 
-    /// `zpool add -f POOL DISK…`, or `mirror DISK…`.
-    pub fn add(&self, disks: std::ops::Range<usize>, ashift: u32) -> Result<()> {
+    /// `zpool add -f POOL DISK…`, or `mirror DISK…`, or `draid… DISK…`.
+    pub fn add(
+        &self,
+        kind: vdev::GroupKind,
+        disks: std::ops::Range<usize>,
+        ashift: u32,
+    ) -> Result<()> {
+        let children = disks.len() as u8;
         let leaf = |i: usize| VdevSpec {
             kind: VdevKind::File,
             class: VdevClass::Normal,
@@ -258,7 +260,19 @@ impl Desk {
         let mut vdevs: Vec<VdevSpec> = disks.map(leaf).collect();
         if vdevs.len() > 1 {
             vdevs = vec![VdevSpec {
-                kind: VdevKind::Mirror,
+                kind: match kind {
+                    vdev::GroupKind::Draid {
+                        nparity,
+                        ndata,
+                        nspares,
+                    } => VdevKind::Draid {
+                        parity: nparity as u8,
+                        data: ndata as u8,
+                        children,
+                        spares: nspares as u8,
+                    },
+                    _ => VdevKind::Mirror,
+                },
                 class: VdevClass::Normal,
                 path: None,
                 children: vdevs,

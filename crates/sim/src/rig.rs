@@ -37,8 +37,8 @@ pub struct Layout {
     pub slog: bool,
     /// So many further disks lie idle.
     pub bench: usize,
-    /// So many further disks may be attached to a RAID-Z. Of single disks and mirrors: so many further groups of as many disks, of
-    /// [`LARGE`] bytes each, may become top-level vdevs.
+    /// So many further disks may be attached to a RAID-Z. Of single disks, mirrors and dRAIDs: so many further groups of as many disks
+    /// may become top-level vdevs. What may leave again is on disks of [`LARGE`] bytes.
     pub grow: usize,
     /// Bytes of each disk.
     pub size: u64,
@@ -143,7 +143,7 @@ impl Layout {
     /// Bytes of a disk.
     pub fn size_of(&self, disk: usize) -> u64 {
         match self.kind {
-            GroupKind::Raidz { .. } => self.size,
+            GroupKind::Raidz { .. } | GroupKind::Draid { .. } => self.size,
             _ if disk < self.grows_at() => self.size,
             _ => LARGE,
         }

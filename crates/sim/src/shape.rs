@@ -1,4 +1,5 @@
-//! Lines that change what a pool consists of: a RAID-Z grows by a disk, top-level vdevs come and go with all they hold.
+//! Lines that change what a pool consists of: a RAID-Z grows by a disk, top-level vdevs come, and those that are no dRAID go with all
+//! they hold.
 
 use std::fmt;
 

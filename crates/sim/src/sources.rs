@@ -38,13 +38,19 @@ pub fn settle(pool: &Pool) -> Result<bool, String> {
 /// Number of the disk that a leaf is on, or of a distributed spare.
 fn disk_of(leaf: &Vdev) -> Option<usize> {
     if leaf.kind() == VdevKind::Dspare {
-        return leaf.get_u64(keys::SPARE_ID).map(spare);
+        // `draid1-0-2`: those of the first dRAID have the first numbers.
+        let name = leaf.path()?;
+        let top: u64 = name.split('-').nth(1)?.parse().ok()?;
+        return Some(spare(top * MOST_SPARES + leaf.get_u64(keys::SPARE_ID)?));
     }
     leaf.path()?.strip_prefix("/d")?.parse().ok()
 }
 
 /// Numbers from which on distributed spares are numbered, behind those of disks.
 const SPARES: usize = 1000;
+
+/// A dRAID has fewer.
+const MOST_SPARES: u64 = 100;
 
 /// What stands for distributed spare `n` in sets of disks.
 pub fn spare(n: u64) -> usize {

@@ -79,9 +79,14 @@ pub fn import(rig: &Rig, folder: &str, pool: &str) {
 /// Reads of these devices take so many milliseconds longer, until the daemon ends or other faults are set: a job that reads them is not over
 /// before it can be cut.
 pub fn slow(rig: &Rig, devices: &[String], ms: u64) {
+    slow_to(rig, devices, Transfer::Read, ms);
+}
+
+/// The same of any kind of transfer.
+pub fn slow_to(rig: &Rig, devices: &[String], on: Transfer, ms: u64) {
     let fault = |device: &String| Fault {
         device: device.clone(),
-        on: Transfer::Read,
+        on,
         does: Trouble::Delay(ms),
         one_of: 0,
     };

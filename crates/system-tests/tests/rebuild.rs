@@ -178,11 +178,34 @@ fn a_draid_is_added_and_its_spare_stands_in() {
     rig.zpool(&["create", "-o", off, "-m", &at, "tank", &d[0]]);
     refused(&rig, &add, "mismatched replication level");
     add.insert(1, "-f");
-    refused(&rig, &add, "dRAID vdevs need the feature 'draid' enabled");
+    refused(
+        &rig,
+        &add,
+        "pool must be upgraded to add these vdevs: the feature 'draid' is not enabled",
+    );
     rig.zpool(&["destroy", "tank"]);
     rig.zpool(&["create", "-f", "-m", &at, "tank", "mirror", &d[0], &d[1]]);
     tree::write(&mnt, 40, 74, KINDS).unwrap();
+    // What would be is shown, and nothing else is done.
+    let mut look = add.clone();
+    look.insert(1, "-n");
+    let shown = rig.zpool(&look);
+    let begin = "would update 'tank' to the following configuration:\n\n\ttank\n\t  mirror-0\n";
+    assert!(shown.starts_with(begin), "{shown}");
+    let line = format!("\n\t  draid1:2d:5c:1s\n\t    {}\n", d[2]);
+    assert!(shown.contains(&line), "{shown}");
+    assert!(!rows(&rig).iter().any(|r| r.contains("draid")));
+    add.splice(1..2, ["-f", "-o", "ashift=12"]);
     rig.zpool(&add);
+    let ashift = rig.zpool(&[
+        "get",
+        "-Hpo",
+        "value",
+        "ashift",
+        "tank",
+        "draid1:2d:5c:1s-1",
+    ]);
+    assert_eq!(ashift.trim(), "12");
     fs::create_dir(mnt.join("more")).unwrap();
     tree::write(&mnt.join("more"), 150, 75, KINDS).unwrap();
     rig.zpool(&["sync"]);

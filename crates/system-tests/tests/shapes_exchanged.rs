@@ -4,9 +4,10 @@
 //! `ZFS_FUSE_TEST_OZFS_VM` names the folder with the command `ozfs-vm` (see `handed`). Without it nothing is done. A run takes
 //! ten minutes and more; `ZFS_FUSE_TEST_SEED` chooses the moments of the cuts.
 
+use api::Transfer;
 use std::fs;
 use std::time::Duration;
-use system_tests::handed::{cut, judge, machine, pool, pool_of, slow, sums, unpack};
+use system_tests::handed::{cut, judge, machine, pool, pool_of, slow, slow_to, sums, unpack};
 use system_tests::{number, Dice, Rig};
 use testkit::{fixture, or_skip};
 
@@ -15,6 +16,9 @@ const SIZE: u64 = 192 << 20;
 const MORE: usize = 96 << 20;
 /// Milliseconds that each read of a device takes longer while it is copied.
 const LONGER: u64 = 60;
+
+/// The same of each write, where there is little to copy: it is read at once, and written in one txg, which takes a while then.
+const MUCH_LONGER: u64 = 400;
 
 /// What is done over there with each pool, a folder each. Ends with 0 only if every change came to its end and nothing differs.
 const SCRIPT: &str = r#"
@@ -131,6 +135,17 @@ fn ended(rig: &Rig) {
     rig.zpool(&["remove", "-w", &pool_of(folder), &d[1]]);
     rig.zpool(&["remove", "-w", &pool_of(folder), &d[0]]);
     export(folder);
+    let folder = "done-draid";
+    let d = pool(rig, folder, &["mirror"], (2, 7), SIZE);
+    let name = pool_of(folder);
+    let mut add = vec!["add", "-f", &name, "draid1:2d:5c:1s"];
+    add.extend(d[2..].iter().map(String::as_str));
+    rig.zpool(&add);
+    let more = rig.mnt().join(folder).join("a/more");
+    fs::write(more, Dice::new(7).bytes(20_000_000)).unwrap();
+    rig.zpool(&["sync", &name]);
+    sums(rig, folder);
+    export(folder);
     let folder = "done-guid";
     pool(rig, folder, &["mirror"], (2, 2), SIZE);
     rig.zpool(&["reguid", &pool_of(folder)]);
@@ -179,7 +194,10 @@ fn theirs(rig: &mut Rig, dice: &mut Dice) {
         rig.zpool(&["export", &pool]);
         let mut cut_short = false;
         for turn in 0..3 {
-            slow(rig, &images, LONGER);
+            match name {
+                "removal-stopped" => slow_to(rig, &images, Transfer::Write, MUCH_LONGER),
+                _ => slow(rig, &images, LONGER),
+            }
             import(rig, &[]);
             if name == "checkpoint" && turn == 0 {
                 rig.zpool(&["checkpoint", "-d", &pool]);

@@ -1,4 +1,4 @@
-//! Pools that grow and shrink under load: a RAID-Z gets another disk, top-level vdevs come, and go with all they hold. Checkpoints
+//! Pools that grow and shrink under load: a RAID-Z gets another disk, top-level vdevs come, and those that are no dRAID go with all they hold. Checkpoints
 //! are taken and discarded; another process looks whether all that a checkpoint has can be read ([`judge_checkpoint`]).
 
 use crate::desk::Desk;
@@ -34,10 +34,27 @@ fn not_now(e: &base::Error) -> bool {
 }
 
 /// The top-level vdevs that hold data.
-fn data(pool: &Pool) -> Vec<Arc<Vdev>> {
+pub fn data(pool: &Pool) -> Vec<Arc<Vdev>> {
     let tops = pool.tree().tops();
     let data = tops.iter().filter(|t| t.is_concrete() && !t.is_log());
     data.cloned().collect()
+}
+
+/// What a vdev like `like` is asked for as, if it has several disks.
+fn group_of(like: &Vdev) -> SpecKind {
+    match like.kind() {
+        VdevKind::Draid {
+            nparity,
+            ndata,
+            nspares,
+        } => SpecKind::Draid {
+            parity: nparity as u8,
+            data: ndata as u8,
+            children: like.children().len() as u8,
+            spares: nspares as u8,
+        },
+        _ => SpecKind::Mirror,
+    }
 }
 
 impl Desk<'_> {
@@ -63,6 +80,9 @@ impl Desk<'_> {
         };
         let beside = match top.kind() {
             VdevKind::Raidz { .. } => self.expand(&pool, top)?,
+            VdevKind::Draid { .. } if tops.len() < MOST_TOPS && dice.below(4) == 0 => {
+                self.grow(&pool, top)?
+            }
             VdevKind::Draid { .. } => return Ok(()),
             _ if tops.len() < 2 || (tops.len() < MOST_TOPS && dice.below(2) == 0) => {
                 self.grow(&pool, top)?
@@ -102,7 +122,12 @@ impl Desk<'_> {
 
     /// `zpool add` of another vdev like `like`; a path of it.
     fn grow(&self, pool: &Pool, like: &Vdev) -> Result<Option<String>> {
-        let size = LARGE.max(self.options().size);
+        let group = group_of(like);
+        let size = match group {
+            // It never goes.
+            SpecKind::Draid { .. } => self.options().size,
+            _ => LARGE.max(self.options().size),
+        };
         let paths = self.idle_images(pool, like.children().len().max(1), size)?;
         let leaf = |path: &String| VdevSpec {
             kind: SpecKind::File,
@@ -113,7 +138,7 @@ impl Desk<'_> {
         let mut vdevs: Vec<VdevSpec> = paths.iter().map(leaf).collect();
         if vdevs.len() > 1 {
             vdevs = vec![VdevSpec {
-                kind: SpecKind::Mirror,
+                kind: group,
                 class: VdevClass::Normal,
                 path: None,
                 children: vdevs,

@@ -60,8 +60,8 @@ impl World {
                 {
                     return Ok(Outcome::Nothing);
                 }
-                let ashift = self.layout.ashift;
-                let done = desk(&self.opened).and_then(|d| d.add(group, ashift));
+                let (kind, ashift) = (self.layout.kind, self.layout.ashift);
+                let done = desk(&self.opened).and_then(|d| d.add(kind, group, ashift));
                 (done, None)
             }
             Shape::Remove(n) if known(n) => {

@@ -20,6 +20,14 @@ fn metaslabs_that_no_configuration_has_are_found() {
     found(Mutation::MetaslabsBeforeConfig, &|_| timed(l, lines, 0..1));
 }
 
+/// What came with a dRAID is there after a power cut.
+#[test]
+fn an_added_draid_that_nothing_counts_is_found() {
+    let lines = "create . a 644\nwrite . a 0 300000 2\nsync\nshape add 1\nwrite . a 0 300000 3\nsync\ncut 0 Kept 1\nread . a\nshape finish";
+    let l = Layout { grow: 1, ..draid() };
+    found(Mutation::AddedDraidUncounted, &|_| timed(l, lines, 0..1));
+}
+
 /// Blocks are freed while the first part of them is copied and the rest is not. A small file before them has pieces that are copied
 /// end within blocks.
 #[test]

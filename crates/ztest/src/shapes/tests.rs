@@ -115,10 +115,34 @@ fn some_txgs(pool: &Pool, n: u64) -> Result<()> {
     (0..n).try_for_each(|_| pool.task(|_, _| Ok(())))
 }
 
-/// A file goes while it is copied.
-fn emptied(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
+/// The next piece is copied by then, also on a busy machine.
+const PIECE: Duration = Duration::from_secs(1);
+
+/// Writes txgs until so many sixteenths of what a removal has to copy are copied. The last piece is in flight then: it was copied in
+/// the open txg, and nobody else writes that.
+fn copied_in_part(pool: &Pool, sixteenths: u64) -> Result<()> {
+    let left = || pool.left_of("remove").map(|l| l.unwrap_or(0));
+    let all = left()?;
+    for _ in 0..200 {
+        let before = left()?;
+        some_txgs(pool, 1)?;
+        let until = Instant::now() + PIECE;
+        while left()? == before && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let now = left()?;
+        if now < before && now <= all / 16 * (16 - sixteenths) {
+            return Ok(());
+        }
+    }
+    bail!(Io, "nothing is copied: {} of {all} left", left()?)
+}
+
+/// A file goes while it is copied. Its blocks are larger than the pieces a removal copies here (256 KiB): one is in several regions.
+fn emptied(d: &Desk<'_>, mistake: Option<Mutation>, sixteenths: u64) -> Result<()> {
     let pool = d.pool()?;
     let fs = d.mount(0, &mut Dice::new(1))?;
+    d.set(None, "recordsize", 1 << 20)?;
     write(&fs, "f", 1, 8 * MIB)?;
     write(&fs, "stays", 2, MIB)?;
     pool.sync()?;
@@ -126,7 +150,7 @@ fn emptied(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
     d.grow(&pool, &tops[0])?;
     d.shrink(&tops[0])?;
     assert!(pool.is_removing());
-    some_txgs(&pool, txgs)?;
+    copied_in_part(&pool, sixteenths)?;
     mutate(mistake);
     fs.zfs.unlink(&fs.zfs.root()?, b"f", &Cred::root())?;
     fs.zfs.reap()?;
@@ -142,7 +166,7 @@ fn emptied(d: &Desk<'_>, mistake: Option<Mutation>, txgs: u64) -> Result<()> {
 fn a_free_that_a_removal_forgets_is_found() {
     let layout = layout_of(GroupKind::Single, 1, 1);
     let mistake = Mutation::RemovalForgetsFlight;
-    found("flight", layout, mistake, 2..20, &emptied);
+    found("flight", layout, mistake, 5..11, &emptied);
 }
 
 /// Files are written while a RAID-Z grows.
@@ -189,6 +213,17 @@ fn added(d: &Desk<'_>, mistake: Option<Mutation>, _: u64) -> Result<()> {
     left.close()?;
     d.unmount(fs)?;
     found
+}
+
+#[test]
+fn a_draid_that_comes_and_is_not_counted_is_found() {
+    let draid = GroupKind::Draid {
+        nparity: 1,
+        ndata: 2,
+        nspares: 1,
+    };
+    let mistake = Mutation::AddedDraidUncounted;
+    found("draid", layout_of(draid, 1, 5), mistake, 0..1, &added);
 }
 
 #[test]

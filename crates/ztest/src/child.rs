@@ -86,6 +86,11 @@ fn change(
             }
         }
         5..=8 => desk.change_log(dice, waits),
+        15 if changing => {
+            let sequential = dice.below(2) == 0;
+            let stop = || stop.load(Ordering::Relaxed);
+            desk.split(sequential, &stop).map(drop)
+        }
         _ => desk.administer(dice),
     }
 }

@@ -18,6 +18,7 @@ mod options;
 mod refusals;
 mod scans;
 mod shapes;
+mod splits;
 mod tables;
 mod troubles;
 mod unlucky;

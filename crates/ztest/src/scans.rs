@@ -123,7 +123,7 @@ impl Desk<'_> {
     }
 
     /// One that can take the place of a leaf.
-    fn idle_image(&self, pool: &Pool, leaf: &Vdev) -> Result<String> {
+    pub fn idle_image(&self, pool: &Pool, leaf: &Vdev) -> Result<String> {
         let size = match leaf.path() {
             Some(path) => layout::size_of(Path::new(&path))?,
             None => self.options().size,
@@ -294,7 +294,7 @@ impl Desk<'_> {
     }
 
     /// Puts a device beside a leaf and has it filled, sequentially or by a resilver; false: it was told to stop.
-    fn fill(
+    pub fn fill(
         &self,
         pool: &Pool,
         leaf: &Vdev,

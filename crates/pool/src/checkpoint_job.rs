@@ -79,7 +79,7 @@ impl Pool {
         if !self.config.features.is_enabled(guid::ZPOOL_CHECKPOINT) {
             bail!(
                 Unsupported,
-                "pool must be upgraded to support this operation: the feature 'zpool_checkpoint' is not enabled"
+                "operation not supported on this type of pool: the feature 'zpool_checkpoint' is not enabled"
             );
         }
         let tops = self.tree().tops();

@@ -308,8 +308,8 @@ impl Pool {
             None => Ok(()),
             Some(t) => bail!(
                 Invalid,
-                "the new vdev has ashift {}, those of the pool have {have}, which would rule out removing \
-                 devices later; use '-o ashift={have}' or '--allow-ashift-mismatch'",
+                "adding devices with different physical sector sizes is not allowed: the new vdev has ashift {}, \
+                 those of the pool have {have}; use '-o ashift={have}' or '--allow-ashift-mismatch'",
                 t.ashift()
             ),
         }
@@ -324,19 +324,21 @@ impl Pool {
         if spec.bias.is_some() && !has_classes {
             bail!(
                 Unsupported,
-                "special and dedup vdevs need the feature 'allocation_classes' enabled"
+                "pool must be upgraded to add these vdevs: the feature 'allocation_classes' is not enabled"
             );
         }
         match spec.kind {
             vdev::GroupKind::Draid { .. } if !self.config.features.is_enabled(FEATURE_DRAID) => {
-                bail!(Unsupported, "dRAID vdevs need the feature 'draid' enabled")
+                bail!(
+                    Unsupported,
+                    "pool must be upgraded to add these vdevs: the feature 'draid' is not enabled"
+                )
             }
             vdev::GroupKind::Raidz { .. } | vdev::GroupKind::Draid { .. } if self.has_removed() => {
                 bail!(
-                Unsupported,
-                "a device was removed from pool '{}': only single devices and mirrors can be added",
-                self.name()
-            )
+                    Unsupported,
+                    "invalid config; a pool with removing/removed vdevs does not support adding raidz or dRAID vdevs"
+                )
             }
             _ => Ok(()),
         }

@@ -129,6 +129,25 @@ fn groups_that_can_do_without_as_many_devices_go_together() {
     rig.zpool(&["add", "tank", "raidz", &d[4], &d[5]]);
     let said = rig.try_run("zpool", &["add", "tank", &d[6]]).fails(1);
     assert!(said.contains("mismatched replication level"), "{said}");
+    // Devices in use come first. As in OpenZFS, -f is proposed unless it was given.
+    let heads = ["use '-f' to override the following errors:"];
+    let heads = heads
+        .into_iter()
+        .chain(["the following errors must be manually repaired:"]);
+    for (force, head) in ["-n", "-f"].into_iter().zip(heads) {
+        for args in [
+            ["add", force, "tank", &d[0]],
+            ["create", force, "new", &d[0]],
+        ] {
+            let more = [&args[..], &["mirror", &d[5], &d[6]]].concat();
+            let said = rig.try_run("zpool", &more).fails(1);
+            let words = format!(
+                "invalid vdev specification\n{head}\n{} is part of active pool 'tank'\n",
+                d[0]
+            );
+            assert!(said.contains(&words), "{more:?}: {said}");
+        }
+    }
     rig.zpool(&["destroy", "tank"]);
     let vdevs = ["mirror", &d[0], &d[1], "raidz2", &d[2], &d[3], &d[4]];
     let args = [&["create", "tank"][..], &vdevs].concat();

@@ -2,6 +2,7 @@
 
 use crate::{common, draid};
 use api::{ApiError, PoolCreate, Request, VdevClass, VdevKind, VdevSpec};
+use base::Kind;
 use cli::{Cx, Fail, Outcome, Parsed};
 use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
@@ -101,35 +102,34 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         ));
     }
     refuse_twice(&format!("cannot create '{name}'"), &vdevs)?;
-    let force = args.has("f");
-    if !force {
-        let errors = mismatches(&vdevs, &size_of);
-        if !errors.is_empty() {
-            let error = ApiError::vdevs(true, &errors);
-            return Err(cx.fail_plain(&error));
-        }
-    }
-
-    let dry_run = args.has("n");
-    let key = match dry_run {
-        true => None,
-        false => cli::keys::for_new(&fs_props, &name)
-            .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?,
-    };
-    let request = Request::PoolCreate(PoolCreate {
+    let (force, dry_run) = (args.has("f"), args.has("n"));
+    let mut ask = PoolCreate {
         name: name.clone(),
         vdevs: vdevs.clone(),
         props,
         fs_props,
-        key,
+        key: None,
         altroot,
         temp_name: args.get("t").map(str::to_string),
         force,
         no_features: args.has("d"),
-        dry_run,
+        dry_run: true,
         command: cx.command(),
-    });
-    common::done(cx, &request, "create", &name)?;
+    };
+    let errors = match force {
+        true => Vec::new(),
+        false => mismatches(&vdevs, &size_of),
+    };
+    if !errors.is_empty() {
+        let mismatch = ApiError::vdevs(true, &errors);
+        return Err(refused(cx, &Request::PoolCreate(ask), &mismatch));
+    }
+    if !dry_run {
+        ask.dry_run = false;
+        ask.key = cli::keys::for_new(&ask.fs_props, &name)
+            .map_err(|why| Fail::Error(format!("cannot create '{name}': {why}")))?;
+    }
+    common::done(cx, &Request::PoolCreate(ask), "create", &name)?;
     if dry_run {
         write!(
             cx.out,
@@ -138,6 +138,15 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         )?;
     }
     Ok(0)
+}
+
+/// Tells of devices in use, if that is what a try of the request is refused for, and of the redundancy that does not fit otherwise: the
+/// order of OpenZFS.
+pub fn refused(cx: &mut Cx<'_>, dry_run: &Request, mismatch: &ApiError) -> Fail {
+    match cx.ask(dry_run) {
+        Err(e) if e.code == Kind::Busy.errno() && e.whole => cx.fail_plain(&e),
+        _ => cx.fail_plain(mismatch),
+    }
 }
 
 /// Path and kind of a device word.

@@ -276,7 +276,8 @@ pub fn add(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
     ];
     if force && narrow.iter().any(|f| args.has(f)) {
         return Err(Fail::Usage(
-            "'-f' cannot be used with the '--allow-' options".into(),
+            "'-f' option is not allowed with '--allow-replication-mismatch', '--allow-ashift-mismatch', or '--allow-in-use'"
+                .into(),
         ));
     }
     let vdevs = create::parse_vdevs(words, &create::resolve).map_err(Fail::Error)?;
@@ -298,19 +299,21 @@ pub fn add(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             errors.extend(differs(&there, &vdevs));
         }
     }
-    if !errors.is_empty() {
-        return Err(cx.fail_plain(&ApiError::vdevs(true, &errors)));
-    }
     let dry_run = args.has("n");
-    let request = Request::PoolAdd(PoolAdd {
+    let ask = PoolAdd {
         pool: name.clone(),
         vdevs: vdevs.clone(),
         ashift: ashift(args)?,
         allow_in_use: force || args.has("allow-in-use"),
         allow_ashift_mismatch: force || args.has("allow-ashift-mismatch"),
-        dry_run,
+        dry_run: dry_run || !errors.is_empty(),
         command: cx.command(),
-    });
+    };
+    if !errors.is_empty() {
+        let mismatch = ApiError::vdevs(!ask.allow_in_use, &errors);
+        return Err(create::refused(cx, &Request::PoolAdd(ask), &mismatch));
+    }
+    let request = Request::PoolAdd(ask);
     common::done(cx, &request, "add to", &name)?;
     if dry_run {
         let how = common::naming(args, cx);

@@ -88,7 +88,8 @@ pub fn create(admin: &Arc<Admin>, peer: Peer, ask: PoolCreate) -> Answer<()> {
             "cannot create '{shown}': dRAID vdevs need the feature 'draid' enabled"
         )));
     }
-    check_devices(admin, &wish, ask.force)?;
+    let too_small = "one or more devices is less than the minimum size (64M)";
+    check_devices(admin, &wish, ask.force, too_small)?;
     check_mountpoint(admin, &ask, shown, &root)?;
     crate::cancel::check()?;
     if ask.dry_run {
@@ -408,10 +409,15 @@ pub fn imported_user(admin: &Admin, path: &str) -> Option<Arc<PoolEntry>> {
 }
 
 /// What speaks against using the devices (command reference §6.4).
-pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Answer<()> {
+/// `too_small`: what is said of a device below the least size.
+pub(super) fn check_devices(
+    admin: &Arc<Admin>,
+    wish: &Wish,
+    force: bool,
+    too_small: &str,
+) -> Answer<()> {
     let mut seen = HashSet::new();
-    let mut fatal = Vec::new();
-    let mut overridable = Vec::new();
+    let mut refused = Vec::new();
     for dev in wish.devices() {
         let path = &dev.path;
         let id = admin.process.identity(path).ok_or_else(|| {
@@ -437,17 +443,16 @@ pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Ans
             // Pools may share their spares.
             Objection::Spare(_) if shared => {}
             Objection::Spare(pool) => {
-                fatal.push(format!("{path} is reserved as a hot spare for pool {pool}"))
+                refused.push(format!("{path} is reserved as a hot spare for pool {pool}"))
             }
-            Objection::Fatal(text) => fatal.push(text),
-            Objection::Overridable(text) => overridable.push(text),
+            Objection::Fatal(text) => refused.push(text),
+            Objection::Overridable(text) if !force => refused.push(text),
+            Objection::Overridable(_) => {}
         }
     }
-    if !fatal.is_empty() {
-        return Err(ApiError::vdevs(false, &fatal));
-    }
-    if !overridable.is_empty() && !force {
-        return Err(ApiError::vdevs(true, &overridable));
+    if !refused.is_empty() {
+        // As in OpenZFS, -f is proposed unless it was given, also where it does not help.
+        return Err(ApiError::vdevs(!force, &refused));
     }
     for dev in wish.devices() {
         let d = admin
@@ -456,10 +461,7 @@ pub(super) fn check_devices(admin: &Arc<Admin>, wish: &Wish, force: bool) -> Ans
             .open(&dev.path, Access::Write)
             .map_err(|e| ApiError::sentence(e.kind, format!("cannot open {e}")))?;
         if d.geometry().size < disk::label::MIN_DEVICE {
-            return Err(ApiError::reason(
-                Kind::Overflow,
-                "one or more devices is less than the minimum size (64M)",
-            ));
+            return Err(ApiError::reason(Kind::Overflow, too_small));
         }
     }
     Ok(())

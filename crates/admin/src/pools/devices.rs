@@ -351,7 +351,7 @@ fn check(admin: &Arc<Admin>, old: &Vdev, dev: &DevSpec, ask: &DeviceAttach) -> A
             tops: vec![TopSpec::new(vdev::GroupKind::Single, vec![dev.clone()])],
             ..Wish::default()
         };
-        return check_devices(admin, &wish, ask.force);
+        return check_devices(admin, &wish, ask.force, "device is too small");
     }
     // The pool's own name for it speaks of the device that was there.
     let using = admin.process.device_use(&dev.path);
@@ -362,18 +362,15 @@ fn check(admin: &Arc<Admin>, old: &Vdev, dev: &DevSpec, ask: &DeviceAttach) -> A
         DeviceUse::Overridable(text) => Objection::Overridable(text),
         DeviceUse::Fatal(text) => Objection::Fatal(text),
     };
-    match objection {
-        Objection::Spare(pool) => Err(ApiError::vdevs(
-            false,
-            &[format!(
-                "{} is reserved as a hot spare for pool {pool}",
-                dev.path
-            )],
-        )),
-        Objection::Fatal(text) => Err(ApiError::vdevs(false, &[text])),
-        Objection::Overridable(text) if !ask.force => Err(ApiError::vdevs(true, &[text])),
-        _ => Ok(()),
-    }
+    let refused = match objection {
+        Objection::Spare(pool) => {
+            format!("{} is reserved as a hot spare for pool {pool}", dev.path)
+        }
+        Objection::Fatal(text) => text,
+        Objection::Overridable(text) if !ask.force => text,
+        Objection::None | Objection::Overridable(_) => return Ok(()),
+    };
+    Err(ApiError::vdevs(!ask.force, &[refused]))
 }
 
 /// `zpool add`
@@ -387,7 +384,8 @@ pub fn add(admin: &Arc<Admin>, peer: Peer, ask: &PoolAdd) -> Answer<()> {
         given => given,
     };
     let wish = wishes(&ask.vdevs, ashift)?;
-    check_devices(admin, &wish, ask.allow_in_use)?;
+    let too_small = "device is less than the minimum size (64M)";
+    check_devices(admin, &wish, ask.allow_in_use, too_small)?;
     if ask.dry_run {
         return Ok(());
     }

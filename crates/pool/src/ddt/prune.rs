@@ -188,7 +188,7 @@ impl Pool {
         if !self.config.features.is_enabled(FAST_DEDUP) {
             bail!(
                 Unsupported,
-                "pool must be upgraded to support this operation: the feature 'fast_dedup' is not enabled"
+                "operation not supported on this type of pool: the feature 'fast_dedup' is not enabled"
             );
         }
         let ddt = &self.shares().ddt;

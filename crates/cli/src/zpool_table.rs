@@ -594,7 +594,8 @@ static SUBS: &[Sub] = &[
              file, mounts in it.",
             "-f unmounts file systems in use, too. First the daemon fetches from the kernel what was written \
              to open files. It gives up when no data comes for 15 seconds, and the command says so.",
-            "-f also closes a pool whose devices are gone, or complete nothing for 20 seconds. Changes that \
+            "-f also closes a pool whose devices are gone, or complete nothing for 2 seconds (while a device flushes its cache: \
+             20 seconds from the beginning of the flush). Changes that \
              are not on the devices are lost. The pool cannot be imported while earlier transfers are under way.",
             "With -F everything is written, but the labels go on to say that the pool is in use on this \
              system, as after a crash: another system needs zpool import -f, and a daemon that is \

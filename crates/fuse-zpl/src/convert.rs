@@ -1,9 +1,9 @@
 //! Conversion of callers, attributes, times and counts between FUSE and the room of file systems in service.
 
 use crate::caching::Caching;
-use fuse::{AttrReply, Request, Statfs, Time};
+use fuse::{AttrReply, Changed, Request, Statfs, Time};
 use std::sync::Arc;
-use vfs::{Attrs, Lookup, OpenHow, Waiting};
+use vfs::{Attrs, Change, Lookup, OpenHow, Waiting};
 use zpl::Cred;
 
 pub(crate) fn time(t: zpl::Time) -> Time {
@@ -53,6 +53,16 @@ fn attr_out(a: &zpl::Attr) -> fuse::Attr {
             .blksize
             .next_power_of_two()
             .clamp(512, largest_block(a.mode)),
+    }
+}
+
+/// What a request may have changed.
+pub(crate) fn change(changed: Changed<'_>) -> Change<'_> {
+    match changed {
+        Changed::Name(parent, name) => Change::Name(parent, name),
+        Changed::Attributes(node) => Change::Attributes(node),
+        Changed::Content(node) => Change::Content(node),
+        Changed::Size(node) => Change::Size(node),
     }
 }
 

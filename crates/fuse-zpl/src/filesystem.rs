@@ -5,8 +5,8 @@ use crate::caching::O_DIRECT;
 use crate::convert::{self, open_how, set_attr_in, statfs_out, By, O_DSYNC, O_NOATIME};
 use base::{Block, Data};
 use fuse::{
-    AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened, ReadBuf,
-    Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames,
+    AttrReply, Changed, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, OpenArgs, Opened,
+    ReadBuf, Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames,
 };
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -357,6 +357,10 @@ impl Filesystem for Adapter {
         }
         let (from, to) = ((node_in, offset_in), (node_out, offset_out));
         Ok(self.door.copy_range(&By(req), from, to, length)?)
+    }
+
+    fn outcome_unknown(&self, changed: Changed<'_>) {
+        self.door.outcome_unknown(&convert::change(changed));
     }
 
     fn syncfs(&self, req: &Request, _: u64) -> Result<()> {

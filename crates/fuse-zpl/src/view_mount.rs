@@ -15,8 +15,8 @@ use crate::kernel::Kernel;
 use base::sync::MutexExt;
 use base::{Data, Kind};
 use fuse::{
-    AttrReply, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, Negotiated, OpenArgs,
-    Opened, ReadBuf, Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames,
+    AttrReply, Changed, DirBuf, DirPlusBuf, Entry, Errno, Filesystem, IoctlReply, Negotiated,
+    OpenArgs, Opened, ReadBuf, Request, SetAttr, Statfs, StatxReply, WriteArgs, XattrNames,
 };
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -728,6 +728,22 @@ impl Filesystem for ViewMount {
                 Ok(View::<Adapter>::copy_between(&By(req), from, to, length)?)
             })
         })
+    }
+
+    fn outcome_unknown(&self, changed: Changed<'_>) {
+        let (Changed::Name(node, _)
+        | Changed::Attributes(node)
+        | Changed::Content(node)
+        | Changed::Size(node)) = changed;
+        // Outside of the view: who is told may ask it.
+        let inside = self.with(node, |at| Ok((files(at, Errno::EROFS)?.clone(), at.node)));
+        let Ok((adapter, node)) = inside else { return };
+        adapter.outcome_unknown(match changed {
+            Changed::Name(_, name) => Changed::Name(node, name),
+            Changed::Attributes(_) => Changed::Attributes(node),
+            Changed::Content(_) => Changed::Content(node),
+            Changed::Size(_) => Changed::Size(node),
+        });
     }
 
     fn syncfs(&self, req: &Request, node: u64) -> Result<()> {

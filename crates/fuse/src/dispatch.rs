@@ -8,9 +8,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::abi::{self, fattr, op};
 use crate::channel::Answer;
 use crate::config::Negotiated;
-use crate::fs::Filesystem;
+use crate::fs::{Changed, Filesystem};
 use crate::reply::{DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 use crate::types::*;
+use crate::undoing;
 
 /// Buffers of a thread, used again for every request.
 pub(crate) struct Scratch {
@@ -105,21 +106,88 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The same request in memory of the caller's, without data of a WRITE.
-    pub fn copied<'b>(&self, to: &'b mut Vec<u8>) -> Message<'b> {
+    /// The same request in memory of the caller's. Of a large WRITE the data go into blocks, which the file system can keep
+    /// without copying them once more.
+    pub fn copied<'b>(&self, to: &'b mut Vec<u8>, blocks: &'b mut Vec<Block>) -> Message<'b> {
         let op = self.op.map_or(0, <[u8]>::len);
         to.clear();
+        blocks.clear();
         to.extend_from_slice(self.op.unwrap_or_default());
-        to.extend_from_slice(self.body);
+        // Where the arguments of fixed size begin the body, they cannot be told from the data.
+        let large = self.op.is_some() && self.head.opcode == op::WRITE && self.body.len() >= BLOCK;
+        match large {
+            true => blocks.extend(self.body.chunks(BLOCK).map(|b| Block::new(b.to_vec()))),
+            false => to.extend_from_slice(self.body),
+        }
         let (first, body) = to.split_at(op);
         Message {
             head: self.head,
             op: self.op.is_some().then_some(first),
             body,
-            blocks: &[],
+            blocks,
         }
     }
+
+    /// What it may change, if the kernel has to be told when it does not get the answer.
+    pub fn changes(&self, tell: &mut dyn FnMut(Changed<'_>)) -> Result<()> {
+        let mut a = Args(self.body, self.op);
+        let node = self.head.nodeid;
+        match self.head.opcode {
+            op::SYMLINK | op::UNLINK | op::RMDIR => tell(Changed::Name(node, a.name()?)),
+            op::MKNOD => {
+                a.get::<abi::MknodIn>()?;
+                tell(Changed::Name(node, a.name()?));
+            }
+            op::MKDIR => {
+                a.get::<abi::MkdirIn>()?;
+                tell(Changed::Name(node, a.name()?));
+            }
+            op::CREATE => {
+                a.get::<abi::CreateIn>()?;
+                tell(Changed::Name(node, a.name()?));
+            }
+            op::LINK => {
+                let l: abi::LinkIn = a.get()?;
+                tell(Changed::Name(node, a.name()?));
+                tell(Changed::Attributes(l.oldnodeid));
+            }
+            op::RENAME | op::RENAME2 => {
+                let newdir = match self.head.opcode {
+                    op::RENAME => a.get::<abi::RenameIn>()?.newdir,
+                    _ => a.get::<abi::Rename2In>()?.newdir,
+                };
+                let (from, to) = (a.name()?, a.name()?);
+                tell(Changed::Name(node, from));
+                tell(Changed::Name(newdir, to));
+            }
+            op::SETATTR => {
+                let sets_size = a.get::<abi::SetattrIn>()?.valid & fattr::SIZE != 0;
+                tell(match sets_size {
+                    true => Changed::Size(node),
+                    false => Changed::Attributes(node),
+                });
+            }
+            op::OPEN => {
+                let flags = a.get::<abi::OpenIn>()?.flags as i32;
+                if flags & libc::O_TRUNC != 0 {
+                    tell(Changed::Size(node));
+                }
+            }
+            op::SETXATTR | op::REMOVEXATTR | op::IOCTL => tell(Changed::Attributes(node)),
+            op::WRITE | op::FALLOCATE => tell(Changed::Content(node)),
+            op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => {
+                tell(Changed::Content(
+                    a.get::<abi::CopyFileRangeIn>()?.nodeid_out,
+                ));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
+
+/// Bytes of the blocks that data of a large WRITE are copied to.
+const BLOCK: usize = 128 << 10;
 
 /// What became of a request whose answer could not be delivered does not matter to the loop, except
 /// when the connection is gone; the next read says so.
@@ -191,6 +259,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
     /// An entry the kernel never got is not counted by it.
     fn undo_lookup(&self, e: &Entry) {
         if self.sent.is_err() && e.node != 0 {
+            undoing::set(true);
             self.fs.forget(e.node, 1);
         }
     }
@@ -198,6 +267,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
     fn created(&mut self, (e, o): (Entry, Opened)) -> Result<()> {
         self.ok(&[e.to_wire().as_bytes(), open_out(o).as_bytes()])?;
         if self.sent.is_err() {
+            undoing::set(true);
             self.fs.release(&self.req, e.node, o.fh, 0);
         }
         self.undo_lookup(&e);
@@ -345,6 +415,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 let r = fs.open(req, node, args)?;
                 self.ok(&[open_out(r).as_bytes()])?;
                 if self.sent.is_err() {
+                    undoing::set(true);
                     fs.release(req, node, r.fh, args.flags);
                 }
                 Ok(())
@@ -519,6 +590,7 @@ impl<F: Filesystem + ?Sized> Dispatch<'_, F> {
                 if done.is_ok() || !out.buf.is_empty() {
                     self.ok(&[&out.buf])?;
                     if self.sent.is_err() {
+                        undoing::set(true);
                         out.nodes().for_each(|node| fs.forget(node, 1));
                     }
                     self.scratch.dir = out.buf;

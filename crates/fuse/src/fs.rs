@@ -322,10 +322,27 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
+    /// The caller of a request was killed while it was served, and the kernel was told that it was interrupted, not how it ended.
+    /// It has ended now. What the kernel believes of what it may have changed is to be put right: notifications may be sent.
+    fn outcome_unknown(&self, changed: Changed<'_>) {}
+
     /// syncfs(2) and sync(2); see the crate's documentation for when the kernel sends it.
     fn syncfs(&self, req: &Request, node: u64) -> Result<()> {
         Err(Errno::ENOSYS)
     }
+}
+
+/// What a request may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed<'a> {
+    /// A name of a directory, and so the directory.
+    Name(u64, &'a [u8]),
+    /// Attributes of a node.
+    Attributes(u64),
+    /// The content of a node, and so its attributes.
+    Content(u64),
+    /// The size of a node was to be set: its content and attributes.
+    Size(u64),
 }
 
 /// "For as long as the kernel likes": what the kernel may keep for ever, because this daemon is the

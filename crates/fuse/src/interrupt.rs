@@ -9,13 +9,16 @@
 //! the request, answers by it and goes on with it ([`crate::ring`]). The old thread finds that out when it wants to answer,
 //! and ends. What it works with is not the entry's memory: such requests are copied first.
 //!
-//! Only requests that change nothing are given up: of a change the kernel must know how it ended,
-//! or its names and sizes differ from those on the disk. Other signals are no reason: programs do
-//! not expect that looking at a file is interrupted (by a timer, say, or the end of a child).
+//! A change that has not begun when it is given up is not made ([`base::cancel::may_change`]): it would come after what others did
+//! meanwhile. Of one that has, the kernel must know how it ended, or its names and sizes differ from those on the disk. So when the thread that
+//! serves it is through, the file system is told of what may have changed ([`crate::Filesystem::outcome_unknown`]), and tells the
+//! kernel. Pages that the kernel writes back are no request of a process, and are never given up. Other signals are no reason:
+//! programs do not expect that looking at a file is interrupted (by a timer, say, or the end of a child).
 //!
 //! A request costs three stores to memory of its own thread. Only when the kernel reports a signal
 //! (INTERRUPT), or there may be no more threads, somebody looks, until no request takes long.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::Arc;
@@ -27,6 +30,7 @@ use crate::abi::{self, op};
 use crate::channel::{Answer, Channel};
 use crate::dispatch::Message;
 use crate::types::Errno;
+use crate::undoing;
 use crate::worker_pool;
 
 /// How often somebody looks, while there is something to see.
@@ -57,6 +61,23 @@ pub(crate) struct Serving {
     way: Way,
     /// Somebody is about to take over.
     trying: AtomicBool,
+}
+
+thread_local! {
+    /// What the calling thread serves.
+    static SERVED: RefCell<Option<Arc<Serving>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread serves what is in `serving` from now on: changes of a request that is given up do not begin on it.
+pub(crate) fn serve_for(serving: &Arc<Serving>) {
+    base::cancel::may_change_unless(is_given_up);
+    undoing::set(false);
+    SERVED.set(Some(serving.clone()));
+}
+
+fn is_given_up() -> bool {
+    let given_up = |s: &Arc<Serving>| s.unique.load(Acquire) & GIVEN_UP != 0;
+    !undoing::is_on() && SERVED.with_borrow(|s| s.as_ref().is_some_and(given_up))
 }
 
 enum Way {
@@ -90,7 +111,7 @@ impl Serving {
 
     /// The thread begins to serve a request, at `now`.
     pub fn begin(&self, msg: &Message<'_>, now: u64) {
-        if changes_nothing(msg) {
+        if may_be_given_up(msg) {
             self.pid.store(msg.head.pid, Relaxed);
             self.since.store(now, Relaxed);
             self.unique.store(msg.head.unique, Release);
@@ -137,9 +158,16 @@ impl Serving {
         (!not_yet).then_some(unique)
     }
 
-    /// It is done with it. Returns whether there was one more thread meanwhile.
-    pub fn end(&self) -> bool {
-        self.unique.load(Relaxed) != 0 && self.unique.swap(0, AcqRel) & REPLACED != 0
+    /// It is done with it.
+    pub fn end(&self) -> Ended {
+        let unique = match self.unique.load(Relaxed) {
+            0 => 0,
+            _ => self.unique.swap(0, AcqRel),
+        };
+        Ended {
+            given_up: unique & GIVEN_UP != 0,
+            replaced: unique & REPLACED != 0,
+        }
     }
 
     /// Gives the request up if it has taken long and `killed` says so of the thread that asked.
@@ -176,6 +204,15 @@ impl Serving {
         let _ = chan.err(unique, Errno(libc::EINTR));
         Found::GivenUp
     }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Somebody else has answered it.
+    pub given_up: bool,
+    /// There was one more thread meanwhile.
+    pub replaced: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,11 +262,11 @@ pub fn is_killed(tid: u32) -> bool {
         .is_some_and(|set| set & SIGKILL != 0)
 }
 
-/// Whether the kernel need not know how it ended.
-pub(crate) fn changes_nothing(msg: &Message<'_>) -> bool {
+/// Whether a process waits for it, which can do without the answer when it is killed.
+pub(crate) fn may_be_given_up(msg: &Message<'_>) -> bool {
     match msg.head.opcode {
-        op::OPEN => abi::OpenIn::read_from_prefix(msg.op.unwrap_or(msg.body))
-            .is_ok_and(|(o, _)| o.flags as i32 & libc::O_TRUNC == 0),
+        op::WRITE => abi::WriteIn::read_from_prefix(msg.op.unwrap_or(msg.body))
+            .is_ok_and(|(w, _)| w.write_flags & abi::WRITE_CACHE == 0),
         op::LOOKUP
         | op::GETATTR
         | op::STATX
@@ -246,7 +283,25 @@ pub(crate) fn changes_nothing(msg: &Message<'_>) -> bool {
         | op::READDIR
         | op::READDIRPLUS
         | op::ACCESS
-        | op::LSEEK => true,
+        | op::LSEEK
+        | op::OPEN
+        | op::CREATE
+        | op::TMPFILE
+        | op::MKNOD
+        | op::MKDIR
+        | op::SYMLINK
+        | op::LINK
+        | op::UNLINK
+        | op::RMDIR
+        | op::RENAME
+        | op::RENAME2
+        | op::SETATTR
+        | op::SETXATTR
+        | op::REMOVEXATTR
+        | op::IOCTL
+        | op::FALLOCATE
+        | op::COPY_FILE_RANGE
+        | op::COPY_FILE_RANGE_64 => true,
         _ => false,
     }
 }
@@ -329,11 +384,13 @@ mod tests {
         assert_eq!(look(late, true), Found::GivenUp);
         assert_eq!(look(late, true), Found::Nothing);
         assert_eq!(lent.swap(INSTEAD, SeqCst), 1);
-        assert!(s.end() && !s.end());
+        let (given_up, replaced) = (true, true);
+        assert_eq!(s.end(), Ended { given_up, replaced });
+        assert_eq!(s.end(), Ended::default());
         // As many as there may be are there.
         s.begin(&msg, 1000);
         assert_eq!(look(late, true), Found::GivenUp);
-        assert!(!s.end());
+        assert!(s.end().given_up && !s.end().replaced);
         assert_eq!(lent.load(SeqCst), INSTEAD);
         drop(s);
         let mut answers = Vec::new();
@@ -403,17 +460,20 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_not_given_up() {
-        let open = |flags: i32| abi::OpenIn {
-            flags: flags as u32,
+    fn everything_but_pages_written_back_is_given_up() {
+        let write = |flags: u32| abi::WriteIn {
+            write_flags: flags,
             ..Default::default()
         };
-        assert!(changes_nothing(&message(op::OPEN, open(0).as_bytes())));
-        let truncates = open(libc::O_WRONLY | libc::O_TRUNC);
-        assert!(!changes_nothing(&message(op::OPEN, truncates.as_bytes())));
-        assert!(!changes_nothing(&message(op::OPEN, &[])));
-        for opcode in [op::WRITE, op::SETATTR, op::MKDIR, op::RENAME, op::IOCTL] {
-            assert!(!changes_nothing(&message(opcode, &[])), "{opcode}");
+        assert!(may_be_given_up(&message(op::WRITE, write(0).as_bytes())));
+        let cached = write(abi::WRITE_CACHE);
+        assert!(!may_be_given_up(&message(op::WRITE, cached.as_bytes())));
+        assert!(!may_be_given_up(&message(op::WRITE, &[])));
+        for opcode in [op::SETATTR, op::MKDIR, op::RENAME2, op::IOCTL, op::READ] {
+            assert!(may_be_given_up(&message(opcode, &[])), "{opcode}");
+        }
+        for opcode in [op::RELEASE, op::FORGET, op::INTERRUPT, op::DESTROY] {
+            assert!(!may_be_given_up(&message(opcode, &[])), "{opcode}");
         }
     }
 

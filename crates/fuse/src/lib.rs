@@ -51,6 +51,7 @@ mod tell;
 #[doc(hidden)]
 pub mod testing;
 mod types;
+mod undoing;
 mod worker_pool;
 mod write_out;
 
@@ -58,7 +59,7 @@ pub use abi::ROOT;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use cpu_latency::{let_processors_sleep, limit_wakeup_latency};
 pub use file_table::with_own_files;
-pub use fs::{Filesystem, FOREVER};
+pub use fs::{Changed, Filesystem, FOREVER};
 pub use handle::{Carried, End, Handle};
 pub use interrupt::is_killed;
 pub use mount::{mount, mount_again, mount_at, Atime, Mount, MountOptions, Unmount};

@@ -51,7 +51,7 @@ use crate::config::Transport;
 use crate::dispatch::{classify, serve, Class, Message, Scratch};
 use crate::fs::Filesystem;
 use crate::handle::{Shared, Worker};
-use crate::interrupt::{changes_nothing, Serving, INSTEAD};
+use crate::interrupt::{self, may_be_given_up, Serving, INSTEAD};
 use crate::reply::ReadBuf;
 use crate::sys::{self, CpuSet, Pages, PAGE};
 use crate::types::Errno;
@@ -609,7 +609,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
         let agreed = ring.shared.agreed.get().copied().unwrap_or_default();
         let mut scratch = Scratch::new();
         let staged = RefCell::new(Vec::new());
-        let mut copied = Vec::new();
+        let (mut copied, mut blocks) = (Vec::new(), Vec::new());
         let mut pace = Pace::default();
         let mut idle_since = worker_pool::now();
         let mut refused = 0;
@@ -668,18 +668,20 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                     let workers = self.workers();
                     workers.begin(&mut pace, began, waited, blocks).act(self);
                 }
-                let small = changes_nothing(&request);
-                let request = if small {
-                    request.copied(&mut copied)
+                // Another one may go on with the entry while this one still looks at the request.
+                let copies = may_be_given_up(&request);
+                let request = if copies {
+                    request.copied(&mut copied, &mut blocks)
                 } else {
                     request
                 };
+                interrupt::serve_for(serving);
                 serving.begin(&request, began);
                 let reply = Reply {
                     slot,
                     serving,
                     claimed: Cell::new(None),
-                    direct: small || request.body.is_empty(),
+                    direct: copies || request.body.is_empty(),
                     staged: &staged,
                     state: Cell::new((negative(Errno::EIO), 0)),
                 };
@@ -696,6 +698,7 @@ impl<F: Filesystem + ?Sized> Lane<F> {
                     Some((error, len)) => engine.answer(i, unique, error, len),
                     // The entry is somebody else's now.
                     None => {
+                        let _ = request.changes(&mut |changed| ring.fs.outcome_unknown(changed));
                         self.workers().take_back();
                         engine.alive -= 1;
                     }

@@ -419,7 +419,7 @@ impl<F: Filesystem + ?Sized> Pool<F> {
     fn serve_on(
         self: &Arc<Self>,
         device: &File,
-        serving: &Serving,
+        serving: &Arc<Serving>,
         reading: &AtomicBool,
     ) -> io::Result<Option<End>> {
         let chan = Channel { file: device };
@@ -458,10 +458,15 @@ impl<F: Filesystem + ?Sized> Pool<F> {
             }
             // An answer that cannot be delivered: the connection is being torn down, and the next
             // read says how.
+            interrupt::serve_for(serving);
             serving.begin(&msg, began);
             shared.requests.count(msg.head.opcode);
             let _ = serve(&*self.fs, &self.agreed, &chan, &msg, &mut scratch);
-            if serving.end() {
+            let ended = serving.end();
+            if ended.given_up {
+                let _ = msg.changes(&mut |changed| self.fs.outcome_unknown(changed));
+            }
+            if ended.replaced {
                 self.workers.take_back();
             }
             if msg.head.opcode == op::INTERRUPT {

@@ -1,6 +1,8 @@
 //! Mounting, remounting, unmounting, stopping, dying, ordinary users, notifications.
 
 mod common;
+#[path = "common/stalled_changes.rs"]
+mod stalled_changes;
 
 use std::collections::HashSet;
 use std::fs::{self, File};

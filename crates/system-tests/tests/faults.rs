@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use system_tests::tree::{self, Kinds};
 use system_tests::{hash, signal, until, wait, Dice, Rig};
 
@@ -439,4 +439,101 @@ fn the_only_device_stalls() {
     }
     rig.zdb_check("tank");
     rig.stop();
+}
+
+/// What killed processes asked for is done later as a whole or not at all, and the kernel shows what is there then.
+fn changes_of_killed_processes(transport: &str) {
+    let Some(mut rig) = Rig::new(&format!("fault-changes-{transport}")) else {
+        return;
+    };
+    let (a, mnt) = (rig.image("a", 256 * MIB), rig.mnt());
+    rig.daemon_options(&[&format!("--transport={transport}")]);
+    rig.start();
+    if !set(&rig, &[]) {
+        return;
+    }
+    rig.zpool(&["create", "-m", mnt.to_str().unwrap(), "tank", &a]);
+    if rig.log().contains("no requests over io_uring") {
+        eprintln!("skipped: {}", rig.log().trim());
+        return;
+    }
+    // Every change waits until the log has it.
+    rig.zfs(&["create", "-o", "sync=always", "tank/s"]);
+    let at = mnt.join("s");
+    let changes = [
+        "mkdir d",
+        "touch new",
+        "ln -s x link",
+        "ln there hard",
+        "rm -f there",
+        "mv there x",
+        "chmod 600 there",
+        "truncate -s 5 there",
+        "dd if=/dev/zero of=there bs=1K count=3 conv=notrunc oflag=direct",
+        "dd if=/dev/zero of=there bs=1M count=1 conv=notrunc oflag=direct",
+    ];
+    for n in 0..changes.len() {
+        rig.sh(&format!("cd {}; mkdir {n}; seq 9 >{n}/there", at.display()));
+    }
+    rig.zpool(&["sync", "tank"]);
+    const FOR_EVER: Trouble = Trouble::Delay(3_600_000);
+    set(&rig, &[(&a, Transfer::Write, FOR_EVER, 1)]);
+    let begin = |(n, what): (usize, &str)| {
+        let script = format!("cd {}/{n} && exec {what}", at.display());
+        let mut c = rig.command("sh", &["-c", &script]);
+        c.stdout(Stdio::null()).stderr(Stdio::null());
+        c.spawn().unwrap()
+    };
+    let mut stuck: Vec<Child> = changes.into_iter().enumerate().map(begin).collect();
+    std::thread::sleep(Duration::from_secs(2));
+    for (child, what) in stuck.iter_mut().zip(changes) {
+        assert!(child.try_wait().unwrap().is_none(), "{what}: did not wait");
+        signal(child.id(), Signal::KILL);
+    }
+    for (child, what) in stuck.iter_mut().zip(changes) {
+        assert!(wait(child, SOON).is_some(), "{what}: cannot be killed");
+    }
+    set(&rig, &[]);
+    let listed = |dir: &Path| {
+        let find = "find . -mindepth 1 -printf '%P %y %m %s %n %l\\n' | sort";
+        rig.sh(&format!("cd {}; {find}; cat */there", dir.display()))
+    };
+    until("the kernel shows what is there", || {
+        rig.zfs(&["snapshot", "tank/s@now"]);
+        let same = listed(&at) == listed(&at.join(".zfs/snapshot/now"));
+        rig.zfs(&["destroy", "tank/s@now"]);
+        same
+    });
+    let before = listed(&at);
+    cold(&rig);
+    assert_eq!(listed(&at), before);
+    // A change that waits does not keep the pool from being let go, and is not there afterwards.
+    set(&rig, &[(&a, Transfer::Write, FOR_EVER, 1)]);
+    let mut last = begin((0, "mkdir e"));
+    std::thread::sleep(Duration::from_secs(1));
+    let started = Instant::now();
+    let said = rig.soon(SOON, "zpool", &["export", "-f", "tank"]);
+    println!("export -f: {:?}", started.elapsed());
+    assert!(said.err.contains("still under way"), "{said}");
+    assert!(wait(&mut last, SOON).is_some_and(|s| !s.success()));
+    set(&rig, &[]);
+    let disks = rig.disks();
+    let import = ["import", "-d", disks.to_str().unwrap(), "tank"];
+    until("the device is free", || {
+        rig.soon(SOON, "zpool", &import).status.success()
+    });
+    assert_eq!(listed(&at), before);
+    rig.zpool(&["export", "tank"]);
+    rig.zdb_check("tank");
+    rig.stop();
+}
+
+#[test]
+fn changes_of_killed_processes_end_over_the_device() {
+    changes_of_killed_processes("dev");
+}
+
+#[test]
+fn changes_of_killed_processes_end_over_io_uring() {
+    changes_of_killed_processes("uring");
 }

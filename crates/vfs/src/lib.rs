@@ -65,6 +65,7 @@ pub use nodes::{set_limit, ROOT};
 pub use of_head::OfHead;
 pub use places::Place;
 pub use power::CAPABILITIES;
+pub use publish::Change;
 pub use snapshots::{Content, Figures, Key, Snapdir, Snapshots, Volume};
 pub use subscriber::{Nothing, Subscriber, Truth};
 pub use suspension::Suspended;

@@ -2,7 +2,8 @@
 //!
 //! 1. A request publishes after it has left the gate, and asks before it enters: a client that is told, or asked, may send requests
 //!    that wait there.
-//! 2. A door is not told of what came through it: its clients know.
+//! 2. A door is not told of what came through it: its clients know, but for one who was killed while he waited
+//!    ([`Door::outcome_unknown`]).
 //! 3. A client with a write-back cache that keeps sizes and times of regular files ([`Door::keeps_times`]) believes nobody else about
 //!    them. So the node of a file that another door has changed is retired: who comes by its name gets another node, with what is
 //!    true. One that is open goes on: what it lacks at the end is put into the client's cache, and it is retired with its last open
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 /// What a request has changed, by the ids of its own door.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Change<'a> {
+pub enum Change<'a> {
     /// Attributes of a node.
     Attributes(u64),
     /// The content of a node, and so its attributes.
@@ -59,21 +60,36 @@ impl Door {
             | Change::Content(node)
             | Change::Size(node)
             | Change::Name(node, _)) = *change;
-            self.others(node, |d, id| {
-                let Some(clients) = d.clients() else { return };
-                match change {
-                    Change::Attributes(_) => clients.attributes(id),
-                    Change::Content(_) | Change::Size(_) => clients.content(id, None),
-                    Change::Name(_, name) => {
-                        clients.name(id, name);
-                        clients.content(id, None);
-                    }
-                }
-                if !matches!(change, Change::Name(..)) {
-                    d.outdate(&**clients, id, matches!(change, Change::Size(_)));
-                }
-            });
+            self.others(node, |d, id| d.tell(id, change));
         }
+    }
+
+    /// Tells the clients of this door of a change of another one, or of one of their own whose outcome they were not told.
+    fn tell(&self, id: u64, change: &Change<'_>) {
+        let Some(clients) = self.clients() else {
+            return;
+        };
+        match change {
+            Change::Attributes(_) => clients.attributes(id),
+            Change::Content(_) | Change::Size(_) => clients.content(id, None),
+            Change::Name(_, name) => {
+                clients.name(id, name);
+                clients.content(id, None);
+            }
+        }
+        if !matches!(change, Change::Name(..)) {
+            self.outdate(&**clients, id, matches!(change, Change::Size(_)));
+        }
+    }
+
+    /// A client has gone away from a request that has come to its end, and was not told how it ended. The clients are told of what
+    /// it may have changed as if another door had.
+    pub fn outcome_unknown(&self, change: &Change<'_>) {
+        let (Change::Attributes(node)
+        | Change::Content(node)
+        | Change::Size(node)
+        | Change::Name(node, _)) = *change;
+        self.tell(node, change);
     }
 
     /// Clients that keep size and times of a node by themselves get a new node, as soon as may be.

@@ -437,7 +437,7 @@ impl Zfs {
             if z.is_dir() {
                 return Err(Kind::IsDir.into());
             }
-            let tx = self.tx_free()?;
+            let tx = self.tx_remove()?;
             self.entry_remove(&tx, dir, &stored, false)?;
             self.link_drop(&tx, &z)?;
             let rec = Record::Remove {
@@ -486,7 +486,7 @@ impl Zfs {
             if z.size() != 2 {
                 return Err(Kind::NotEmpty.into());
             }
-            let tx = self.tx_free()?;
+            let tx = self.tx_remove()?;
             self.entry_remove(&tx, dir, &stored, true)?;
             self.link_drop(&tx, &z)?;
             let rec = Record::Remove {

@@ -349,6 +349,7 @@ impl Zfs {
             return Err(Kind::NotPermitted.into());
         }
         let _g = z.range.whole();
+        base::cancel::may_change()?;
         let old = z.size();
         if size < old {
             z.dnode.check_free(size, u64::MAX)?;
@@ -442,6 +443,7 @@ impl Zfs {
                 }
                 {
                     let _g = z.range.whole();
+                    base::cancel::may_change()?;
                     self.zero_range(z, offset, end)?;
                 }
                 if m == ZERO_RANGE && end > z.size() {

@@ -301,7 +301,7 @@ impl Zfs {
         let _x = z.xlock.acquire_write();
         let tx = match value {
             Some(_) => self.tx_write(bytes + (64 << 10))?,
-            None => self.tx_free()?,
+            None => self.tx_remove()?,
         };
         let had = self.xattr_put(&tx, z, name, value)?;
         if value.is_none() && !had {

@@ -349,7 +349,7 @@ impl Zfs {
 
     /// A transaction for an operation on names and attributes.
     pub(crate) fn tx_meta(&self) -> Result<Tx> {
-        self.os.tx(self.need(48 << 10))
+        self.unless_given_up(self.os.tx(self.need(48 << 10))?)
     }
 
     /// Space for `bytes`. A replay may use a part of the slop space: what it brings back was acknowledged, and the log, which takes
@@ -364,7 +364,7 @@ impl Zfs {
         }
     }
 
-    /// A transaction that frees more than it takes.
+    /// A transaction that frees more than it takes. Also for what goes on in several ones, once it has begun.
     pub(crate) fn tx_free(&self) -> Result<Tx> {
         self.os.tx(Need {
             bytes: 32 << 10,
@@ -373,7 +373,19 @@ impl Zfs {
     }
 
     pub(crate) fn tx_write(&self, bytes: u64) -> Result<Tx> {
-        self.os.tx(self.need(bytes + (16 << 10)))
+        self.unless_given_up(self.os.tx(self.need(bytes + (16 << 10)))?)
+    }
+
+    /// A transaction that takes a name away.
+    pub(crate) fn tx_remove(&self) -> Result<Tx> {
+        self.unless_given_up(self.tx_free()?)
+    }
+
+    /// The caller of the operation may have been told that it was interrupted, while it waited for its locks or the transaction. It
+    /// must not begin then: others may have come meanwhile.
+    fn unless_given_up(&self, tx: Tx) -> Result<Tx> {
+        base::cancel::may_change()?;
+        Ok(tx)
     }
 
     /// The znode of an object that has links (or is in use without any). `Kind::NotFound` if there

@@ -17,10 +17,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long devices may complete nothing, transfers being under way, before a pool that is exported
-/// by force is abandoned. Writes count when all of a batch (32 MiB at most) has been written, and a
-/// slow disk may take many seconds for a flush.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long devices may complete no request, some being under way, before a pool that is exported
+/// by force is abandoned.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// While a flush is under way the pool is not abandoned before the flush has taken so long, export or not. A slow disk takes
+/// many seconds for one, and so does the file system of an image file that has much to write.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(100);
 /// How long the mounts of an abandoned pool may take to go from their places.
 const UNMOUNT: Duration = Duration::from_secs(5);
@@ -110,10 +112,17 @@ pub fn export(
         if now.busy == 0 || pulse != Some(now.done) {
             (pulse, since) = (Some(now.done), Instant::now());
         }
-        if force && since.elapsed() >= PATIENCE {
+        if force && do_not_answer(since.elapsed(), now.flushing) {
             return Ok(Some(abandon(admin, entry)));
         }
     }
+}
+
+/// Whether a pool's devices are taken not to answer, which have completed nothing `since`, transfers being under way.
+/// `flushing`: nanoseconds since the beginning of the oldest flush under way.
+fn do_not_answer(since: Duration, flushing: Option<u64>) -> bool {
+    let flushes = flushing.is_some_and(|ns| Duration::from_nanos(ns) < FLUSH_PATIENCE);
+    since >= PATIENCE && !flushes
 }
 
 /// Lets go of a pool whatever is under way.
@@ -170,5 +179,22 @@ fn end_mounts(admin: &Admin, entry: &Arc<PoolEntry>) {
     if begun.is_err() || ended.recv_timeout(UNMOUNT).is_err() {
         // On the way to a mount the kernel may have asked the one above it.
         mounts.iter().for_each(|m| m.mount.abort());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_less_time_for_transfers_than_for_flushes() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(3));
+        let ns = |d: Duration| Some(d.as_nanos() as u64);
+        assert!(!do_not_answer(short, None));
+        assert!(do_not_answer(long, None));
+        assert!(!do_not_answer(long, ns(long)));
+        // A flush that stalled before the export has had its time.
+        assert!(!do_not_answer(short, ns(FLUSH_PATIENCE)));
+        assert!(do_not_answer(long, ns(FLUSH_PATIENCE)));
     }
 }

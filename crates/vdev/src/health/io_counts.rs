@@ -145,6 +145,13 @@ impl IoCounts {
         counts.fold(0, u64::wrapping_add)
     }
 
+    /// Reads and writes that have ended so far.
+    pub fn ended(&self) -> u64 {
+        let kinds = self.queues.iter().flat_map(|q| [&q.alone, &q.merged]);
+        let counts = kinds.flatten().map(|n| n.load(Relaxed));
+        counts.fold(0, u64::wrapping_add)
+    }
+
     /// A discard begins; call [`IoCounts::discarded`] when it has ended.
     pub fn discarding(&self) {
         self.queues[5].active.fetch_add(1, Relaxed);

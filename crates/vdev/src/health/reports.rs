@@ -121,9 +121,52 @@ impl Drop for Batch<'_> {
     }
 }
 
+/// When each flush of a leaf that is under way began, monotonic nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes(Mutex<Vec<u64>>);
+
+impl Flushes {
+    /// A flush begins; it is under way until what is returned is dropped.
+    pub fn begin(&self, now: u64) -> Flush<'_> {
+        self.0.acquire().push(now);
+        Flush(self, now)
+    }
+
+    /// For how many nanoseconds the oldest one is under way.
+    pub fn oldest(&self, now: u64) -> Option<u64> {
+        let began = self.0.acquire().iter().min().copied();
+        began.map(|began| now.saturating_sub(began))
+    }
+}
+
+/// A flush under way.
+pub(crate) struct Flush<'a>(&'a Flushes, u64);
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        let mut all = self.0 .0.acquire();
+        if let Some(n) = all.iter().position(|began| *began == self.1) {
+            all.swap_remove(n);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_flush_counts_until_it_ends() {
+        let f = Flushes::default();
+        assert_eq!(f.oldest(5), None);
+        let first = f.begin(10);
+        let second = f.begin(20);
+        assert_eq!(f.oldest(25), Some(15));
+        drop(first);
+        assert_eq!(f.oldest(25), Some(5));
+        drop(second);
+        assert_eq!(f.oldest(30), None);
+    }
 
     #[test]
     fn the_list_is_bounded_and_taken_once() {

@@ -1,9 +1,10 @@
 //! Devices that do not answer: detecting them, and closing a pool without waiting for them.
 
+use crate::io_counts::IoCounts;
 use crate::node::Vdev;
 use crate::VdevTree;
+use base::Result;
 use env::Disk;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 /// Requests of a pool's devices, in progress and ended. If `busy` stays above 0 and `done` does not grow, a
@@ -12,8 +13,10 @@ use std::sync::Arc;
 pub struct Pulse {
     /// Transfers and flushes under way, batches counting once.
     pub busy: usize,
-    /// Reads and writes that have ended.
+    /// Reads and writes that have ended, each request of a batch.
     pub done: u64,
+    /// For how many nanoseconds the oldest flush is under way.
+    pub flushing: Option<u64>,
 }
 
 /// A device of a pool that was abandoned, open and locked against others as long as this is kept.
@@ -31,12 +34,19 @@ impl Left {
 }
 
 impl VdevTree {
+    /// Flushes the device of a leaf; meanwhile [`VdevTree::pulse`] tells of it.
+    pub(crate) fn flush_device(&self, leaf: &Vdev, device: &dyn Disk) -> Result<()> {
+        let _under_way = leaf.flushes.begin(self.env.clock.monotonic_ns());
+        device.flush()
+    }
+
     /// Counts the requests of all leaves at this moment.
     pub fn pulse(&self) -> Pulse {
         let mut pulse = Pulse::default();
+        let now = self.env.clock.monotonic_ns();
         for leaf in self.leaves() {
-            let s = &leaf.stats;
-            pulse.done += s.read_ops.load(Relaxed) + s.write_ops.load(Relaxed);
+            pulse.done += leaf.io_counts().map_or(0, IoCounts::ended);
+            pulse.flushing = pulse.flushing.max(leaf.flushes.oldest(now));
             // Whoever transfers something has it in hand, beside the leaf and us.
             let device = leaf.device();
             pulse.busy += device.map_or(0, |d| Arc::strong_count(&d).saturating_sub(2));
@@ -85,6 +95,7 @@ mod tests {
         read().unwrap();
         let after = tree.pulse();
         assert_eq!((after.busy, after.done), (0, before.done + 1));
+        assert_eq!(after.flushing, None);
         // As a transfer has it.
         let transfer = leaf.device();
         assert_eq!(tree.pulse().busy, 1);

@@ -518,7 +518,8 @@ impl VdevTree {
         for (_, result) in leaf.batch_in(vec![write], None, IoClass::Expansion, &|_| false) {
             result.map_err(|e| e.context(leaf.name()))?;
         }
-        device.flush().map_err(|e| e.context(leaf.name()))
+        let flushed = self.flush_device(leaf, &*device);
+        flushed.map_err(|e| e.context(leaf.name()))
     }
 }
 

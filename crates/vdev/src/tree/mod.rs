@@ -319,7 +319,7 @@ impl VdevTree {
         let done = self.on_leaves(&leaves, |top, leaf, device| {
             let config = self.label_config(pool, top, leaf, txg);
             label::write_config(device, &config, set)?;
-            device.flush()
+            self.flush_device(leaf, device)
         });
         for top in &tops {
             // Vdevs without devices of their own have no labels.
@@ -345,7 +345,7 @@ impl VdevTree {
         let leaves = self.usable_leaves(&self.chosen(tops));
         let done = self.on_leaves(&leaves, |top, leaf, device| {
             label::write_uberblock(device, ub, top.ashift(), ub.slot(top.ashift(), multihost))?;
-            device.flush()?;
+            self.flush_device(leaf, device)?;
             leaf.set_committed(ub.txg);
             Ok(())
         });
@@ -391,7 +391,7 @@ impl VdevTree {
                 }
                 _ => {}
             }
-            device.flush()
+            self.flush_device(leaf, device)
         });
         if done.iter().any(Result::is_ok) {
             return Ok(());
@@ -628,7 +628,7 @@ impl VdevTree {
                 Some(w) if w.suspect => w.restore(device)?,
                 _ => {}
             }
-            device.flush()
+            self.flush_device(leaf, device)
         });
         drop(by_leaf);
         let failed: HashMap<u64, Error> = leaves

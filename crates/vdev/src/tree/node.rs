@@ -10,7 +10,7 @@ use crate::indirect::IndirectMap;
 use crate::io_counts::IoCounts;
 use crate::keys;
 use crate::map::Reflow;
-use crate::reports::Reports;
+use crate::reports::{Flushes, Reports};
 use crate::state::{Aux, State};
 use crate::unflushed::Unflushed;
 use base::sync::MutexExt;
@@ -179,6 +179,7 @@ pub struct Vdev {
     /// Latencies, sizes and queues of a leaf; groups and other vdevs without a device have none.
     io: Option<Box<IoCounts>>,
     reports: Reports,
+    pub(crate) flushes: Flushes,
     state: AtomicU8,
     aux: AtomicU8,
     device: RwLock<Option<Arc<dyn Disk>>>,

@@ -281,3 +281,47 @@ fn quotas() {
     assert_eq!(s.blocks * s.bsize, 10 << 20);
     assert_eq!(zfs.statfs(Some(&root)).unwrap().bavail, 8192);
 }
+
+/// A killed process waits no longer for its request. What of it waits for locks must not come after what others did meanwhile.
+#[test]
+fn what_was_given_up_before_it_had_its_locks_is_not_done() {
+    let fs = Fs::new();
+    let c = Cred::root();
+    let f = fs.file("f", b"content");
+    fs.dir("d");
+    let before = (f.mode(), f.fixed().links);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            base::cancel::may_change_unless(|| true);
+            let set = SetAttr {
+                mode: Some(0o600),
+                ..SetAttr::default()
+            };
+            let punch = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
+            let refused = [
+                fs.make("new", New::file(mode::REG | 0o644, 0)).map(drop),
+                fs.make("dir", New::dir(0o755, 0)).map(drop),
+                fs.unlink("f"),
+                fs.rmdir("d"),
+                fs.rename("f", "g", 0),
+                fs.rename("f", "d", EXCHANGE),
+                fs.link(&f, "h"),
+                fs.zfs
+                    .write(&f, 0, b"other", WriteOpts::default())
+                    .map(drop),
+                fs.zfs.truncate(&f, 3, &c),
+                fs.zfs.truncate(&f, 30, &c),
+                fs.zfs.setattr(&f, &set, &c).map(drop),
+                fs.zfs.fallocate(&f, 0, 4, punch),
+                fs.zfs.setxattr(&f, b"user.a", b"b", 0, false, &c),
+            ];
+            for (n, r) in refused.into_iter().enumerate() {
+                assert_eq!(kind(r), Kind::Interrupted, "{n}");
+            }
+        });
+    });
+    assert_eq!(fs.list(""), ["d", "f"]);
+    assert_eq!(fs.get(&f), b"content");
+    assert_eq!((f.mode(), f.fixed().links), before);
+    fs.check_tree();
+}

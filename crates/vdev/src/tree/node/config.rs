@@ -68,6 +68,7 @@ impl Vdev {
             dirty_txgs: Mutex::new(None),
             unflushed: Mutex::default(),
             reports: Default::default(),
+            flushes: Default::default(),
             dtl: Mutex::new(RangeSet::new()),
             draid,
             indirect: RwLock::new(None),

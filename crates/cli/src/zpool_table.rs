@@ -131,7 +131,7 @@ static SUBS: &[Sub] = &[
         text: &[
             "Removes hot spares, cache devices and logs. The intent logs of file systems are moved off a log first.",
             "Of other top-level vdevs (data, special and dedup; single devices and mirrors) everything is copied to the others in the background, which zpool status shows and zpool wait -t remove waits for. A mapping says from then on where the blocks are; it stays in memory, and shrinks as the blocks are freed. All vdevs must have the same sector size, none may be a RAID-Z or dRAID, and the rest must have room for as much as the vdev could hold. A pool with a checkpoint is refused.",
-            "A removal goes on after an import. It is given up, and everything stays where it was, by zpool remove -s, and when something cannot be read or written. Nothing is verified against checksums while it is copied: scrub the pool first.",
+            "A removal goes on after an import. It is given up, and everything stays where it was, by zpool remove -s, and when something in use cannot be read or written. Nothing is verified against checksums while it is copied: scrub the pool first. Where the sides of a mirror differ, and no other vdev has as many devices, the removal is given up.",
         ],
         complete: Complete::PoolThenDevices,
         built: true,

@@ -140,7 +140,7 @@ impl Inner {
                     self.undo(&got);
                     bail!(Bug, "size {asize} does not suit vdev {vdev}");
                 }
-                if asize > largest {
+                if asize > largest || asize > 1 << top.spec.ms_shift {
                     continue;
                 }
                 match top.place(embedded, asize, (stream, copy), &others, how) {

@@ -103,6 +103,9 @@ pub trait Loader: Send + Sync {
     fn load(&self, vdev: u64, ms: u64) -> Result<RangeSet>;
 }
 
+/// A size that no vdev has room for ([`AllocReq::size_on`]).
+pub const NOT_HERE: u64 = 1 << 62;
+
 /// A request for space.
 pub struct AllocReq<'a> {
     /// The class to try first.
@@ -111,7 +114,7 @@ pub struct AllocReq<'a> {
     pub copies: usize,
     /// Txg that will write the block.
     pub txg: Txg,
-    /// Allocated size on a vdev in bytes, parity included. Pure: must not call back.
+    /// Allocated size on a vdev in bytes, parity included. On a vdev that is not to be used: [`NOT_HERE`]. Pure: must not call back.
     pub size_on: &'a dyn Fn(u64) -> u64,
     /// Streams with different hints (modulo 4) are placed apart: use one number for file data, one
     /// for metadata, one for the log.

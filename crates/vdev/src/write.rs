@@ -292,8 +292,9 @@ impl WriteBatch<'_> {
         }
     }
 
-    /// Adds what the leaves of another vdev have at a range, as [`VdevTree::read_raw`] returns it: each leaf of this one, a plain
-    /// vdev or a mirror, gets one of the contents, in turn. Whole sectors, all contents of the same length.
+    /// Adds what the leaves of another vdev have at a range, as [`VdevTree::read_raw`] returns it: each leaf of this one that can be used,
+    /// a plain vdev or a mirror, gets one of the contents, in turn. Whole sectors, all contents of the same length. At [`WriteBatch::submit`]
+    /// it is an error if one of the contents is on no leaf.
     ///
     /// # Errors
     /// Those of [`WriteBatch::write`]; nothing is added then.
@@ -305,17 +306,25 @@ impl WriteBatch<'_> {
             };
             return self.write(vdev, offset, only);
         };
-        let item = self.write(vdev, offset, first)?;
-        let leaves = top.leaves();
-        let mut inner = self.inner.acquire();
-        for w in inner.writes.iter_mut().filter(|w| w.item == item) {
-            let number = leaves.iter().position(|l| Arc::ptr_eq(l, &w.leaf));
-            let own = contents.get(number.unwrap_or(0) % contents.len());
-            if let Some(own) = own.filter(|b| b.len() == w.len) {
-                w.bufs = vec![own.clone()];
-                w.sum = sum(&w.bufs);
-            }
+        let asize = top.asize_in(first.len() as u64, self.txg);
+        if contents.iter().any(|c| c.len() as u64 != asize) {
+            bail!(Invalid, "{}: no whole sectors", top.name());
         }
+        let item = self.write(vdev, offset, first)?;
+        let mut inner = self.inner.acquire();
+        // Each content counts by itself.
+        let mut copies = vec![0; contents.len()];
+        let mine = inner.writes.iter_mut().filter(|w| w.item == item);
+        for (number, w) in mine.enumerate() {
+            let slot = number % contents.len();
+            w.slot = slot;
+            copies[slot] += 1;
+            w.bufs = vec![contents[slot].clone()];
+            w.sum = sum(&w.bufs);
+        }
+        let it = &mut inner.items[item];
+        it.stripe_ends = vec![copies.len()];
+        it.copies = copies;
         Ok(item)
     }
 

@@ -3,6 +3,12 @@
 //! A piece is read first, from every device that has it. Then a transaction holds the open txg, in which the copies are allocated
 //! and written, and noted in [`Live`]. What was freed meanwhile is given back at once. Memory: twice [`PIECE`], and as much again
 //! for each further device whose bytes differ.
+//!
+//! Invariants:
+//!
+//! 1. Where the sides of a mirror differ in what is in use, every content is copied, or none: which one is right is not known.
+//! 2. Whatever a device fails to read in a piece, each sector in use is taken from any device that has it. Only one that nobody reads ends
+//!    the removal.
 
 use crate::indirect::Removed;
 use crate::jobs::{Budget, Job, Piece, Priority, Progress, Step, Subject, BLOCK};
@@ -12,8 +18,10 @@ use base::{Block, Kind, Result, Txg};
 use dmu::Tx;
 use env::Clock;
 use space::{AllocReq, Class};
+use std::collections::HashSet;
 use std::sync::Arc;
 use vdev::indirect::Moved;
+use vdev::Vdev;
 
 /// Bytes that are copied at a time. No txg closes meanwhile.
 const PIECE: u64 = 16 << 20;
@@ -173,7 +181,11 @@ impl Pool {
         };
         if let Err(e) = self.space().ensure_loaded(vdev, ms) {
             return match e.kind {
-                Kind::Io | Kind::NoDevice | Kind::Suspended => Tried::Waits,
+                Kind::Io | Kind::NoDevice | Kind::Suspended => {
+                    // The next try reads it again.
+                    self.space().retry_failed();
+                    Tried::Waits
+                }
                 _ => Tried::Failed(format!("space map of metaslab {ms}: {e}")),
             };
         }
@@ -195,32 +207,62 @@ impl Pool {
         Tried::Done
     }
 
-    /// The different contents of each range.
+    /// The different contents of each range. What is not in use does not count.
     fn read_for_copy(
         &self,
         vdev: u64,
         ranges: &[(u64, u64)],
     ) -> std::result::Result<Vec<Vec<Block>>, Tried> {
         let gone = || !self.tree().top(vdev).is_ok_and(|t| t.state().usable());
-        let read = self
-            .tree()
-            .read_raw(vdev, ranges)
-            .map_err(|e| match e.kind {
-                Kind::NoDevice | Kind::Io | Kind::Suspended => Tried::Waits,
-                _ => Tried::Failed(e.to_string()),
-            })?;
+        let why = |e: base::Error| match e.kind {
+            Kind::NoDevice | Kind::Io | Kind::Suspended => Tried::Waits,
+            _ => Tried::Failed(e.to_string()),
+        };
+        let read = self.tree().read_raw(vdev, ranges).map_err(why)?;
         let mut out = Vec::new();
-        for (r, (offset, bytes)) in read.into_iter().zip(ranges) {
+        for (mut r, &range) in read.into_iter().zip(ranges) {
+            let in_use = self.in_use_of(range);
+            if r.failed {
+                let parts = self.tree().read_raw_parts(vdev, range, &in_use);
+                r = parts.map_err(why)?;
+            }
             if r.contents.is_empty() && gone() {
                 return Err(Tried::Waits);
             }
             if r.contents.is_empty() {
+                let (offset, bytes) = range;
                 let why = format!("{bytes} bytes at {offset:#x} of vdev {vdev} cannot be read");
                 return Err(Tried::Failed(why));
             }
-            out.push(r.contents.into_iter().map(Arc::new).collect());
+            let mut contents: Vec<Block> = Vec::new();
+            for one in r.contents.into_iter().map(Arc::new) {
+                if !contents
+                    .iter()
+                    .any(|c| same_in_use(c, &one, range.0, &in_use))
+                {
+                    contents.push(one);
+                }
+            }
+            out.push(contents);
         }
         Ok(out)
+    }
+
+    /// The parts of a range that are still to be copied: first byte and end.
+    fn in_use_of(&self, (offset, bytes): (u64, u64)) -> Vec<(u64, u64)> {
+        let live = self.allocation.removed.live();
+        let all = live.as_ref().map(|l| &l.to_copy);
+        let end = offset + bytes;
+        let mut out = Vec::new();
+        let mut at = offset;
+        while let Some((s, e)) = all
+            .and_then(|all| all.next_from(at))
+            .filter(|(s, _)| *s < end)
+        {
+            out.push((s.max(offset), e.min(end)));
+            at = e;
+        }
+        out
     }
 
     /// The class that takes what is on the vdev: its own if another vdev of that class takes blocks.
@@ -230,9 +272,8 @@ impl Pool {
         let Some(own) = own.filter(|v| v.class != Class::Normal) else {
             return Class::Normal;
         };
-        let usable = |id: u64| self.space().is_writable(id) && self.space().is_allocating(id);
         let mut others = stats.vdevs.iter().filter(|v| v.class == own.class);
-        match others.any(|v| v.id != vdev && usable(v.id)) {
+        match others.any(|v| v.id != vdev && self.takes_copies(v.id)) {
             true => own.class,
             false => Class::Normal,
         }
@@ -252,10 +293,14 @@ impl Pool {
         let mut placed: Vec<Moved> = Vec::new();
         let batch = self.tree().write_batch(txg).removal();
         let mut refused = None;
+        let mut differ = None;
         for (&(src, size), contents) in ranges.iter().zip(contents) {
-            let m = match self.place_one(class, (src, size), txg) {
+            let unfit = self.unfit_for(contents.len());
+            let m = match self.place_one(class, (src, size), &unfit, txg) {
                 Ok(m) => m,
                 Err(e) => {
+                    let lost = !unfit.is_empty() && !self.may_place(class, &unfit);
+                    differ = lost.then_some(src);
                     refused = Some(e);
                     break;
                 }
@@ -293,31 +338,89 @@ impl Pool {
                 self.give_back(m.vdev, m.dst + (s - m.src), e - s, txg);
             }
         }
-        let (Some(_), Some(l)) = (refused, l) else {
+        let Some(l) = l else {
             return Tried::Done;
         };
+        if refused.is_none() {
+            // There is room again.
+            l.limit = l.limit.saturating_mul(2).min(regions::MOST);
+        }
+        if some || refused.is_none() {
+            return Tried::Done;
+        }
+        if let Some(at) = differ {
+            drop(live);
+            return self.sides_differ(vdev, at);
+        }
         // Free space is in smaller pieces.
         let least = ranges.iter().map(|(_, n)| *n).max().unwrap_or(l.limit);
         let smaller = l.limit.min(least.next_power_of_two()) / 2;
-        match (some, smaller < base::SECTOR) {
-            (true, _) => Tried::Done,
-            (false, true) => {
+        match smaller < self.sector_of(vdev) {
+            true => {
                 l.limit = regions::MOST;
                 Tried::Waits
             }
-            (false, false) => {
-                l.limit = smaller.max(base::SECTOR);
+            false => {
+                l.limit = smaller;
                 Tried::Done
             }
         }
     }
 
-    fn place_one(&self, class: Class, (src, size): (u64, u64), txg: Txg) -> Result<Moved> {
+    /// Smallest piece that is copied, bytes.
+    fn sector_of(&self, vdev: u64) -> u64 {
+        let top = self.tree().top(vdev);
+        top.map_or(base::SECTOR, |t| 1 << t.ashift())
+    }
+
+    /// Vdevs with fewer devices in use than there are different contents: one of these would be lost there.
+    fn unfit_for(&self, contents: usize) -> HashSet<u64> {
+        if contents < 2 {
+            return HashSet::new();
+        }
+        let usable = |t: &Arc<Vdev>| t.leaves().iter().filter(|l| l.state().usable()).count();
+        let tops = self.tree().tops();
+        let unfit = tops.iter().filter(|t| usable(t) < contents);
+        unfit.map(|t| t.id()).collect()
+    }
+
+    /// Whether a vdev of the class that is not among `unfit` takes blocks.
+    fn may_place(&self, class: Class, unfit: &HashSet<u64>) -> bool {
+        let stats = self.space().stats();
+        let mut vdevs = stats.vdevs.iter().filter(|v| v.class == class);
+        vdevs.any(|v| !unfit.contains(&v.id) && self.takes_copies(v.id))
+    }
+
+    fn takes_copies(&self, id: u64) -> bool {
+        self.space().is_writable(id) && self.space().is_allocating(id)
+    }
+
+    /// What the sides of the vdev have in use at `at` differs, and nobody takes all of it: which one is right is not known.
+    fn sides_differ(&self, vdev: u64, at: u64) -> Tried {
+        // Of what is being freed nothing was resilvered.
+        if self.dsl().freeing().is_ok_and(|bytes| bytes > 0) {
+            return Tried::Waits;
+        }
+        Tried::Failed(format!(
+            "the devices of vdev {vdev} differ at {at:#x}, and no other vdev has as many: scrub the pool first"
+        ))
+    }
+
+    fn place_one(
+        &self,
+        class: Class,
+        (src, size): (u64, u64),
+        unfit: &HashSet<u64>,
+        txg: Txg,
+    ) -> Result<Moved> {
         let at = self.space().alloc(&AllocReq {
             class,
             copies: 1,
             txg,
-            size_on: &|_| size,
+            size_on: &|vdev| match unfit.contains(&vdev) {
+                true => space::NOT_HERE,
+                false => size,
+            },
             hint: 0,
         })?;
         match at[..] {
@@ -337,4 +440,12 @@ impl Pool {
             self.stop_for_good(e.context("a copy that is not wanted"));
         }
     }
+}
+
+/// Whether two contents of a range that begins at `offset` are the same where something is in use.
+fn same_in_use(one: &[u8], other: &[u8], offset: u64, in_use: &[(u64, u64)]) -> bool {
+    in_use.iter().all(|(s, e)| {
+        let at = (s - offset) as usize..(e - offset) as usize;
+        one.get(at.clone()) == other.get(at)
+    })
 }

@@ -42,6 +42,8 @@ pub enum Mutation {
     ScanStoresAhead,
     /// A resilver takes more txgs off the DTL than it visited.
     DtlDropsMore,
+    /// What a device missed of the copies of a removal is forgotten by a resilver, which finds none of them.
+    ResilverForgetsCopies,
     /// Holes that were made since its base are left out of an incremental stream.
     SendHolesLeftOut,
     /// A bookmark that is to be destroyed stays, though the command is recorded.
@@ -175,7 +177,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 84] = [
+pub const MUTATIONS: [Mutation; 85] = [
     Mutation::FlushOmitted,
     Mutation::FreeReusedEarly,
     Mutation::ReplaySkips,
@@ -195,6 +197,7 @@ pub const MUTATIONS: [Mutation; 84] = [
     Mutation::ScanForgetsDestroyed,
     Mutation::ScanStoresAhead,
     Mutation::DtlDropsMore,
+    Mutation::ResilverForgetsCopies,
     Mutation::SendHolesLeftOut,
     Mutation::BookmarkStays,
     Mutation::HoldForgotten,

@@ -3,6 +3,7 @@
 use crate::regions::Live;
 use crate::removal_record::RemovingPhys;
 use crate::{MapFeatures, Pool};
+use base::mutation::{mutated, Mutation};
 use base::sync::MutexExt;
 use base::{bail, Error, RangeSet, Result, Txg};
 use disk::mos_keys::{EXPAND_COPIED, EXPAND_END, EXPAND_START, EXPAND_STATE};
@@ -152,6 +153,26 @@ impl Removed {
         }
     }
 
+    /// The txgs in which removals that have ended copied something to top-level vdev `id`. Pointers to that are older, so a scan finds it
+    /// only if it visits blocks of every txg.
+    pub(crate) fn copied_to(&self, id: u64) -> RangeSet {
+        if mutated(Mutation::ResilverForgetsCopies) {
+            return RangeSet::new();
+        }
+        let tops = self.tree.tops();
+        let maps = tops.iter().filter_map(|t| t.indirect());
+        union(maps.map(|map| map.copied_to(id)))
+    }
+
+    /// The same of the removal under way. No pointer leads to these copies, so no scan finds them.
+    pub(crate) fn copying_to(&self, id: u64) -> RangeSet {
+        let live = self.live();
+        match live.as_ref() {
+            Some(l) if !mutated(Mutation::ResilverForgetsCopies) => l.copied_in(id),
+            _ => RangeSet::new(),
+        }
+    }
+
     /// A number that no removal had yet.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
@@ -289,6 +310,16 @@ impl Removed {
         }
         out
     }
+}
+
+fn union(sets: impl Iterator<Item = RangeSet>) -> RangeSet {
+    let mut out = RangeSet::new();
+    for set in sets {
+        for (start, end) in set.iter() {
+            out.insert(start, end);
+        }
+    }
+    out
 }
 
 impl Pool {

@@ -221,6 +221,17 @@ impl Live {
         out
     }
 
+    /// The txgs in which something was copied to top-level vdev `vdev`.
+    pub(crate) fn copied_in(&self, vdev: u64) -> RangeSet {
+        let mut out = self.map.copied_to(vdev);
+        for (txg, flight) in &self.flights {
+            if flight.moved.iter().any(|(m, _)| m.vdev == vdev) {
+                out.insert(txg.number(), txg.after(1).number());
+            }
+        }
+        out
+    }
+
     /// The copies of txgs up to `txg` become part of the mapping. Returns the new entries, and what was freed of them.
     pub(crate) fn land(&mut self, txg: Txg) -> Result<(Vec<Counted>, RangeSet)> {
         let later = self.flights.split_off(&txg.next());

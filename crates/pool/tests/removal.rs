@@ -7,7 +7,8 @@ use base::Kind;
 use disk::scan::ScanState;
 use disk::ObjType;
 use dmu::{NewObject, Objset};
-use pool::{OpenOptions, OpenSet, Pool, RemovalRefusal};
+use env_sim::ManualClock;
+use pool::{Offline, OpenOptions, OpenSet, Pool, RemovalRefusal};
 use sim::rig::{self, Cutter, Layout, FATES, MIB};
 use std::sync::Arc;
 use testkit::{or_skip, OpenZfs, TempDir};
@@ -62,6 +63,7 @@ fn single(disk: usize) -> TopSpec {
 /// A pool of `d0` with data, to which large disks come.
 struct World {
     disks: Vec<Arc<MemDisk>>,
+    clock: Arc<ManualClock>,
     pool: Arc<Pool>,
     set: Option<Arc<OpenSet>>,
     /// Object and seed.
@@ -80,10 +82,16 @@ impl World {
     fn of(l: &Layout) -> World {
         let mut disks: Vec<_> = (0..l.disks).map(|_| MemDisk::new(l.size)).collect();
         disks.extend([640, 1536].map(|mib| MemDisk::new(mib * MIB)));
-        let (env, _) = rig::machine(&disks, 1);
+        let clock = Arc::new(ManualClock::default());
+        clock.pass(1_700_000_000 * 1_000_000_000);
+        let env = env::Env {
+            clock: clock.clone(),
+            ..rig::machine(&disks, 1).0
+        };
         let pool = rig::create_in(l, env).unwrap();
         let mut w = World {
             disks,
+            clock,
             pool,
             set: None,
             objects: Vec::new(),
@@ -126,6 +134,15 @@ impl World {
 
     fn add(&self, disk: usize) -> u64 {
         self.pool.add_top(&single(disk)).unwrap()
+    }
+
+    fn add_mirror(&self) {
+        let devices = vec![DevSpec::file("d2"), DevSpec::file("d3")];
+        let mirror = TopSpec {
+            ashift: Some(9),
+            ..TopSpec::new(GroupKind::Mirror, devices)
+        };
+        self.pool.add_top(&mirror).unwrap();
     }
 
     /// A txg in which something is written and something freed, here and there.
@@ -549,18 +566,8 @@ fn a_free_of_what_is_being_copied_that_is_forgotten_is_found() {
 /// Copies that differ on the sides of a mirror stay apart on a mirror, so that the good one is still there.
 #[test]
 fn the_good_copy_of_a_mirror_survives_the_removal() {
-    let mut w = World::of(&Layout {
-        size: 64 * MIB,
-        ..Layout::new(GroupKind::Mirror, 2)
-    });
-    let mirror = TopSpec {
-        ashift: Some(9),
-        ..TopSpec::new(
-            GroupKind::Mirror,
-            vec![DevSpec::file("d2"), DevSpec::file("d3")],
-        )
-    };
-    w.pool.add_top(&mirror).unwrap();
+    let mut w = mirror_pool();
+    w.add_mirror();
     // Everything on one side rots, but its labels.
     let (start, end) = (4 * MIB, 63 * MIB);
     w.disks[0].poke(start, &vec![0x5a; (end - start) as usize]);
@@ -570,6 +577,225 @@ fn the_good_copy_of_a_mirror_survives_the_removal() {
     w.reimport(&[0, 1]);
     w.verify();
     rig::walk(&w.pool).unwrap_or_else(|e| panic!("{e}"));
+}
+
+fn mirror_pool() -> World {
+    World::of(&Layout {
+        size: 64 * MIB,
+        ..Layout::new(GroupKind::Mirror, 2)
+    })
+}
+
+/// What is in use on the first vdev.
+fn in_use(w: &World) -> base::RangeSet {
+    let mut out = base::RangeSet::new();
+    for ms in 0..w.pool.space().metaslab_count(0) {
+        w.pool.space().ensure_loaded(0, ms).unwrap();
+        for (s, e) in w.pool.space().in_use(0, ms).unwrap().iter() {
+            out.insert(s, e);
+        }
+    }
+    out
+}
+
+/// Where which side is right is not known, and the other vdev has no room for both, the vdev stays. After a scrub it goes.
+#[test]
+fn sides_that_differ_are_not_removed_to_fewer_devices() {
+    for one_away in [false, true] {
+        let mut w = mirror_pool();
+        match one_away {
+            true => {
+                w.add_mirror();
+                let side = w.pool.tree().find_by_name("d3").unwrap().guid();
+                let how = Offline {
+                    temporary: true,
+                    fault: false,
+                };
+                w.pool.offline(side, how).unwrap();
+            }
+            false => drop(w.add(2)),
+        }
+        // Everything on one side rots, but its labels.
+        let (start, end) = (4 * MIB, 63 * MIB);
+        w.disks[0].poke(start, &vec![0x5a; (end - start) as usize]);
+        w.pool.remove_top(0).unwrap();
+        w.finish(false);
+        assert_eq!(w.state(), ScanState::Canceled);
+        assert!(w.pool.tree().top(0).unwrap().is_concrete());
+        let scrub = pool::ScrubRange::default();
+        let begun = w.pool.start_scrub(scrub, ("scrub".into(), 0)).unwrap();
+        begun.unwrap();
+        while w.pool.scan_progress().unwrap().unwrap().state.state == ScanState::Scanning {
+            w.pool.task(|_, _| Ok(())).unwrap();
+        }
+        w.pool.remove_top(0).unwrap();
+        w.finish(true);
+        assert_eq!(w.state(), ScanState::Finished);
+        w.reimport(&[0, 1]);
+        w.verify();
+        rig::walk(&w.pool).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+/// What the sides have where nothing is in use is nobody's concern.
+#[test]
+fn sides_that_differ_in_free_space_are_removed_to_one_device() {
+    let mut w = mirror_pool();
+    w.add(2);
+    for n in 0..20 {
+        w.churn(n);
+    }
+    w.pool.remove_top(0).unwrap();
+    let used = in_use(&w);
+    let mut gaps = 0;
+    for (s, e) in used.gaps(0, 32 * MIB) {
+        w.disks[0].poke(4 * MIB + s, &vec![0x5a; (e - s) as usize]);
+        gaps += usize::from(e - s <= 32 << 10);
+    }
+    assert!(gaps > 2, "{gaps}");
+    w.finish(false);
+    assert_eq!(w.state(), ScanState::Finished);
+    w.reimport(&[0, 1]);
+    w.verify();
+    w.check();
+}
+
+/// Sectors that nobody needs, or that the other side has, do not end a removal.
+#[test]
+fn bad_sectors_that_cost_nothing_do_not_cancel_a_removal() {
+    let mut w = World::new();
+    w.add(1);
+    for n in 0..20 {
+        w.churn(n);
+    }
+    w.pool.remove_top(0).unwrap();
+    let short = |(s, e): &(u64, u64)| e - s <= 32 << 10;
+    let gaps: Vec<_> = in_use(&w).gaps(0, 32 * MIB);
+    assert!(gaps.iter().filter(|g| short(g)).count() > 2);
+    for (s, _) in gaps.into_iter().filter(short) {
+        let at = 4 * MIB + s;
+        w.disks[0].bad_ranges.acquire().insert(at, at + 512);
+    }
+    w.finish(false);
+    assert_eq!(w.state(), ScanState::Finished);
+    w.reimport(&[0]);
+    w.verify();
+    w.check();
+
+    let mut w = mirror_pool();
+    w.add(2);
+    w.pool.remove_top(0).unwrap();
+    for (s, e) in in_use(&w).iter().step_by(3) {
+        for at in (s..e).step_by(96 << 10) {
+            let at = 4 * MIB + at;
+            w.disks[0].bad_ranges.acquire().insert(at, at + 512);
+            let other = (at + 512).min(4 * MIB + e);
+            w.disks[1].bad_ranges.acquire().insert(other, other + 512);
+        }
+    }
+    w.finish(false);
+    assert_eq!(w.state(), ScanState::Finished);
+    w.reimport(&[0, 1]);
+    w.verify();
+    w.check();
+}
+
+/// Space runs out for a moment, down to the smallest piece there is on sectors of 4,096 bytes. The removal waits, and goes on with large
+/// pieces. What a txg needs itself is on a special vdev.
+#[test]
+fn a_removal_that_finds_no_space_for_a_sector_waits() {
+    let mut w = World::of(&Layout {
+        size: 64 * MIB,
+        ashift: 12,
+        ..Layout::new(GroupKind::Single, 1)
+    });
+    let wide = |disk| TopSpec {
+        ashift: Some(12),
+        ..single(disk)
+    };
+    let special = TopSpec {
+        bias: Some(vdev::Bias::Special),
+        ..wide(2)
+    };
+    w.pool.add_top(&special).unwrap();
+    w.pool.add_top(&wide(1)).unwrap();
+    w.pool.remove_top(0).unwrap();
+    w.pool.space().set_allocating(2, false).unwrap();
+    for _ in 0..10 {
+        w.pool.task(|_, _| Ok(())).unwrap();
+    }
+    assert!(w.pool.is_removing());
+    w.pool.space().set_allocating(2, true).unwrap();
+    w.clock.pass(10_000_000_000);
+    w.finish(false);
+    assert_eq!(w.state(), ScanState::Finished);
+    let entries = w.pool.mapping_bytes() / 24;
+    assert!(entries < 400, "{entries}");
+    w.reimport(&[0]);
+    w.verify();
+    w.check();
+}
+
+/// The removal of a mirror to another one, of which a side is away from txg `away` of the copying on, and back in txg `back`. When it has
+/// been resilvered, every other disk is taken away.
+fn a_side_misses_copies(away: usize, back: usize) -> Result<(), String> {
+    let mut w = mirror_pool();
+    w.add_mirror();
+    let side = w.pool.tree().find_by_name("d3").unwrap().guid();
+    w.pool.remove_top(0).unwrap();
+    let mut txgs = 0;
+    let mut step = |w: &mut World| {
+        if txgs == away {
+            let how = Offline {
+                temporary: true,
+                fault: false,
+            };
+            w.pool.offline(side, how).unwrap();
+        }
+        if txgs == back {
+            w.pool.online(side).unwrap();
+        }
+        w.churn(txgs);
+        txgs += 1;
+        txgs
+    };
+    while step(&mut w) < back + 2 || w.pool.is_removing() || w.pool.is_resilvering() {
+        assert!(w.state() != ScanState::Canceled);
+    }
+    assert_eq!(w.state(), ScanState::Finished);
+    let lacks = w.pool.tree().find(side).unwrap().dtl();
+    if !lacks.is_empty() {
+        return Err(format!("it still lacks {lacks:?}"));
+    }
+    w.reimport(&[0, 1, 2]);
+    let done = rig::walk(&w.pool);
+    if done.is_ok() {
+        w.verify();
+    }
+    done
+}
+
+/// Txgs of the copying from which on a side of the destination is away, and in which it comes back: so early that a resilver ends before
+/// the removal, later, and behind the removal.
+const MISSED: [(usize, usize); 3] = [(5, 12), (25, 35), (20, 400)];
+
+/// Copies are found by pointers of old txgs only, and by none before the removal ends.
+#[test]
+fn copies_that_a_device_missed_are_resilvered() {
+    for (away, back) in MISSED {
+        let found = a_side_misses_copies(away, back);
+        found.unwrap_or_else(|e| panic!("away from txg {away} on: {e}"));
+    }
+}
+
+#[test]
+fn a_resilver_that_forgets_copies_is_found() {
+    for (away, back) in MISSED {
+        mutate(Some(Mutation::ResilverForgetsCopies));
+        let found = a_side_misses_copies(away, back);
+        mutate(None);
+        found.expect_err(&format!("away from txg {away} on"));
+    }
 }
 
 /// All copies of a block are spoilt while its vdev is removed, or afterwards, and mended as a stream mends them.

@@ -15,7 +15,9 @@
 //! 3. Copies are allocated in the open txg, which a transaction holds open until they are written and noted (`copy.rs`). The
 //!    mapping that has them is written with that txg ([`Pool::sync_removal`]), whether jobs run or not.
 //! 4. Frees are divided by what region they are in ([`crate::regions`]).
-//! 5. What an import reads before the mappings is rewritten when a removal begins, so that it is on no vdev that is removed.
+//! 5. A device that misses copies has their txgs in its DTL. A resilver takes them off when the removal has ended: before, no pointer
+//!    leads to the copies ([`Pool::note_missed_copies`]).
+//! 6. What an import reads before the mappings is rewritten when a removal begins, so that it is on no vdev that is removed.
 //!
 //! Lock order: [`Removed::live`] before the locks of `space`.
 
@@ -247,6 +249,7 @@ impl Pool {
             self.space().remove_top(l.vdev);
             (l.phys, leaves)
         };
+        self.note_missed_copies(tx, vdev);
         self.allocation
             .maps
             .remove_top(tx, &self.config, top.id())?;
@@ -340,6 +343,7 @@ impl Pool {
             ..l.phys
         };
         canceled.write(self.mos(), tx)?;
+        self.forget_missed_copies();
         self.config.set_dirty();
         self.tell_of_removal(tx, "vdev remove canceled", &top)
     }

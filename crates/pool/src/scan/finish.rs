@@ -1,7 +1,7 @@
 //! The end of a scan: which txgs leave the DTLs, and what the record says (operations on DTLs: pool format §20.1).
 
-use super::hull;
 use super::live::Live;
+use super::{hull, meet};
 use crate::notices::{Scanning, Turned};
 use crate::Pool;
 use base::mutation::{mutated, Mutation};
@@ -74,15 +74,22 @@ impl Pool {
         Ok(())
     }
 
-    /// What leaves have got is taken off their DTLs: everything before `max`, but for what could not be given to them.
+    /// What leaves have got is taken off their DTLs: everything before `max`, but for what could not be given to them. The copies of a
+    /// removal under way could not.
     fn take_off_dtls(&self, l: &Live, max: Txg) {
         let (min, _) = l.range();
         for v in self.tree().all().iter().filter(|v| v.has_dtl()) {
             let usable = v.state().usable();
             let away = l.absent.contains(&v.guid());
             let unrepaired = l.behind.get(&v.guid()).cloned().unwrap_or_default();
+            if v.dtl_is_empty() {
+                continue;
+            }
+            let top = self.top_id(v);
+            let copied = self.allocation.removed.copied_to(top);
+            let copying = self.allocation.removed.copying_to(top);
             let changed = v.edit_dtl(|lacks| {
-                let Some((first, end)) = hull(lacks) else {
+                let Some((first, end)) = hull(lacks, &copied) else {
                     return false;
                 };
                 // A leaf that was away meanwhile has missed later txgs, too, and gets a resilver of its own.
@@ -92,7 +99,7 @@ impl Pool {
                 }
                 let mut left = lacks.clone();
                 left.remove(0, max.number());
-                for (start, end) in unrepaired.iter() {
+                for (start, end) in unrepaired.iter().chain(copying.iter()) {
                     for (s, e) in lacks.iter() {
                         left.insert(start.max(s), end.min(e));
                     }
@@ -107,13 +114,39 @@ impl Pool {
         self.tree().propagate();
     }
 
+    /// The removal of top-level vdev `removed` ends in the txg of `tx`. Who missed some of its copies gets a resilver that begins behind that txg, since scans before did
+    /// not find them. It visits every block, whoever carries it out: hence the first txg there is.
+    pub(crate) fn note_missed_copies(&self, tx: &Tx, removed: u64) {
+        self.background.scans.forget_given_up();
+        let map = self.tree().top(removed).ok().and_then(|t| t.indirect());
+        let Some(map) = map.filter(|_| !mutated(Mutation::ResilverForgetsCopies)) else {
+            return;
+        };
+        for top in self.tree().tops().iter().filter(|t| t.is_concrete()) {
+            let copied = map.copied_to(top.id());
+            for v in top.dtl_holders() {
+                if meet(&v.dtl(), &copied) {
+                    v.dtl_add(Txg::INITIAL);
+                    v.dtl_add(tx.txg());
+                }
+            }
+        }
+        self.request_resilver();
+    }
+
+    /// Copies of a removal were missed, and are not wanted any more: resilvers take their txgs off DTLs.
+    pub(crate) fn forget_missed_copies(&self) {
+        self.background.scans.forget_given_up();
+        self.request_resilver();
+    }
+
     /// Notes what leaves lack although a resilver up to `max` visited it: no further one is started for that.
     fn give_up_the_rest(&self, l: &Live, max: Txg) {
         let mut given_up = self.background.scans.given_up.acquire();
         given_up.clear();
         for v in self.tree().all().iter().filter(|v| v.has_dtl()) {
             let lacks: RangeSet = v.dtl();
-            let visited = hull(&lacks).is_some_and(|(_, end)| end <= max);
+            let visited = hull(&lacks, &RangeSet::new()).is_some_and(|(_, end)| end <= max);
             if visited && !l.absent.contains(&v.guid()) {
                 given_up.insert(v.guid(), lacks);
             }

@@ -15,8 +15,9 @@
 //! 2. The place on disk is one that OpenZFS can go on from, and the reverse.
 //! 3. A block in the queue of blocks is in use: freeing it takes it out ([`BlockQueue::freed`]). So what another block
 //!    has been written over is never repaired.
-//! 4. A DTL loses a range only after a scan has visited everything born in it, and only for a leaf that was there all the time
-//!    (see [`finish`]).
+//! 4. A DTL loses a range only after a scan has visited everything written in it, and only for a leaf that was there all the time
+//!    (see [`finish`]). Copies that a removal has made are written in its txgs, while pointers to them are older, and found when it
+//!    has ended: then such a scan visits every block.
 //! 5. What is done to datasets moves the place in memory as it moves the one on disk; `dsl` does the latter, and
 //!    tells of it for the former ([`live`]).
 //!
@@ -112,10 +113,20 @@ impl Scans {
     }
 }
 
-/// First and last txg of a set, as the record of a scan has them: first − 1, end.
-fn hull(lacks: &RangeSet) -> Option<(Txg, Txg)> {
+/// First and last txg that a scan must visit for who lacks these txgs, as its record has them: first − 1, end. `copied`: txgs in which
+/// removals copied something there, to which older pointers lead.
+fn hull(lacks: &RangeSet, copied: &RangeSet) -> Option<(Txg, Txg)> {
     let mut ranges = lacks.iter();
     let (start, end) = ranges.next()?;
     let end = ranges.last().map_or(end, |(_, e)| e);
-    Some((Txg::new(start).before(1), Txg::new(end)))
+    let first = match meet(lacks, copied) {
+        true => Txg::INITIAL,
+        false => Txg::new(start),
+    };
+    Some((first.before(1), Txg::new(end)))
+}
+
+/// Whether two sets have anything in common.
+fn meet(one: &RangeSet, other: &RangeSet) -> bool {
+    one.iter().any(|(s, e)| other.overlaps(s, e))
 }

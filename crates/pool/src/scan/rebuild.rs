@@ -463,7 +463,9 @@ impl Pool {
                 let max = Txg::new(words[word::MAX]);
                 let usable = v.state().usable();
                 let filled = v.edit_dtl(|lacks| {
-                    let covered = hull(lacks).is_some_and(|(_, end)| end <= max);
+                    // Copies of removals are allocated, so they were copied along.
+                    let covered =
+                        hull(lacks, &base::RangeSet::new()).is_some_and(|(_, end)| end <= max);
                     if covered && usable {
                         *lacks = base::RangeSet::new();
                     }

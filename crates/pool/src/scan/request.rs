@@ -340,7 +340,14 @@ impl Pool {
         if v.dtl_is_empty() || !v.state().usable() {
             return None;
         }
-        hull(&self.background.scans.due(v)?)
+        let lacks = self.background.scans.due(v)?;
+        hull(&lacks, &self.allocation.removed.copied_to(self.top_id(v)))
+    }
+
+    /// Number of the top-level vdev of a leaf or distributed spare.
+    pub(super) fn top_id(&self, v: &Vdev) -> u64 {
+        let top = self.tree().top_of(v.guid());
+        top.map_or(u64::MAX, |t| t.id())
     }
 
     /// In syncing context: begins a resilver if one is due; true: one is due, and waits for a later txg.

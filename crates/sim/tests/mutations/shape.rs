@@ -38,6 +38,16 @@ fn a_free_across_the_regions_of_a_removal_that_is_taken_once_is_found() {
     found(Mutation::RemovalFreesOneRegion, &|_| timed(l, lines, 0..16));
 }
 
+/// A side of the mirror that things are copied to is away meanwhile. When it has been resilvered, it is the only one.
+#[test]
+fn a_resilver_that_forgets_the_copies_of_a_removal_is_found() {
+    let lines = "create . a 644\nwrite . a 0 690000 2\nwrite . a 690000 690000 3\nsync\nshape add 1\n\
+                 create . b 644\nsync\nshape remove 0\nsync\n{}device 3 offline\nsync\nsync\nwrite . b 0 30000 4\nsync\n\
+                 device 3 online\nsync\nsync\nshape finish\nscan finish\ncut 0 Kept 1";
+    let l = growing(GroupKind::Mirror, 2, 1);
+    found(Mutation::ResilverForgetsCopies, &|_| timed(l, lines, 0..3));
+}
+
 /// So much that it reaches far beyond the scratch area.
 #[test]
 fn an_expansion_that_says_a_row_more_than_it_did_is_found() {

@@ -5,7 +5,7 @@
 //! block are on vdevs that exist. The copying may have cut a block: only all pieces together have the
 //! right checksum.
 
-use base::{bail, Result, Txg};
+use base::{bail, RangeSet, Result, Txg};
 use disk::bytes::u64_at;
 use disk::Dva;
 
@@ -134,6 +134,19 @@ impl IndirectMap {
         &self.moved
     }
 
+    /// The txgs in which ranges were copied to top-level vdev `vdev`.
+    pub fn copied_to(&self, vdev: u64) -> RangeSet {
+        let mut births = self.births.iter().peekable();
+        let mut out = RangeSet::new();
+        for m in self.moved.iter().filter(|m| m.vdev == vdev) {
+            while births.next_if(|b| b.0 <= m.src).is_some() {}
+            if let Some((_, txg)) = births.peek() {
+                out.insert(txg.number(), txg.after(1).number());
+            }
+        }
+        out
+    }
+
     /// The pieces that make up `len` bytes at `offset`, in order. A gap is `Damaged`.
     pub fn resolve(&self, offset: u64, len: usize) -> Result<Vec<Piece>> {
         let birth = match self.births.partition_point(|b| b.0 <= offset) {
@@ -169,6 +182,29 @@ impl IndirectMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_are_of_the_txg_that_their_place_has() {
+        let m = |src, vdev| Moved {
+            src,
+            size: 512,
+            vdev,
+            dst: src,
+        };
+        let map = IndirectMap::new(
+            vec![m(0, 1), m(512, 2), m(4096, 1), m(8192, 2), m(16384, 1)],
+            vec![
+                (512, Txg::new(50)),
+                (1024, Txg::new(51)),
+                (8704, Txg::new(60)),
+            ],
+        )
+        .unwrap();
+        let of = |vdev| map.copied_to(vdev).iter().collect::<Vec<_>>();
+        assert_eq!(of(1), [(50, 51), (60, 61)]);
+        assert_eq!(of(2), [(51, 52), (60, 61)]);
+        assert_eq!(of(3), []);
+    }
 
     #[test]
     fn pieces() {

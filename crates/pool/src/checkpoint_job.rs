@@ -100,11 +100,11 @@ impl Pool {
                 );
             }
         }
-        let under_way = |s: ScanState| s == ScanState::Scanning;
-        if self.removal()?.is_some_and(|r| under_way(r.state)) {
+        let removal = self.removal()?;
+        if removal.is_some_and(|r| r.state == ScanState::Scanning) {
             bail!(Busy, "device removal in progress");
         }
-        if self.expansion()?.is_some_and(|e| under_way(e.state)) {
+        if self.is_expanding() {
             bail!(Busy, "raidz expansion in progress");
         }
         self.without_checkpoint()?;

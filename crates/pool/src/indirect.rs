@@ -428,7 +428,7 @@ impl Pool {
             .sum()
     }
 
-    /// The expansion that was begun last, if there ever was one.
+    /// The expansion under way, or the one that was begun last, if there ever was one. The clock may have been set back since.
     pub fn expansion(&self) -> Result<Option<Expansion>> {
         let mut last: Option<Expansion> = None;
         for t in self.tree().tops().iter() {
@@ -445,7 +445,8 @@ impl Pool {
                 end: get(EXPAND_END)?,
                 copied: get(EXPAND_COPIED)?,
             };
-            if e.state != ScanState::None && last.is_none_or(|l| l.start < e.start) {
+            let rank = |e: &Expansion| (e.state == ScanState::Scanning, e.start);
+            if e.state != ScanState::None && last.is_none_or(|l| rank(&l) < rank(&e)) {
                 last = Some(e);
             }
         }

@@ -47,6 +47,34 @@ fn expanded(pool: &Pool) -> Result<(), String> {
     ))
 }
 
+/// The first expansion seems to be newer than the second, which is under way.
+#[test]
+fn no_checkpoint_is_taken_during_an_expansion_whatever_the_clock_says() {
+    let l = layout(1, 3, 9, 0);
+    let disks: Vec<_> = (0..8).map(|_| MemDisk::new(l.size)).collect();
+    let clock = Arc::new(env_sim::ManualClock::default());
+    clock.seconds.store(1_700_000_000, Relaxed);
+    let env = env::Env {
+        clock: clock.clone(),
+        ..rig::machine(&disks, 1).0
+    };
+    let pool = rig::create_in(&l, env).unwrap();
+    let second = vdev::TopSpec {
+        ashift: Some(9),
+        ..vdev::TopSpec::new(l.kind, (3..6).map(dev).collect())
+    };
+    let second = pool.add_top(&second).unwrap();
+    pool.expand_raidz(0, &dev(6), None).unwrap();
+    expanded(&pool).unwrap();
+    clock.seconds.store(1_600_000_000, Relaxed);
+    pool.expand_raidz(second, &dev(7), None).unwrap();
+    assert!(pool.is_expanding());
+    assert_eq!(pool.take_checkpoint().unwrap_err().kind, Kind::Busy);
+    assert_eq!(pool.expansion().unwrap().unwrap().vdev, second);
+    expanded(&pool).unwrap();
+    pool.take_checkpoint().unwrap();
+}
+
 /// All choices of `n` of `of` disks.
 fn choices(n: usize, of: usize) -> Vec<BTreeSet<usize>> {
     match (n, of) {

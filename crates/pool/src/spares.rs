@@ -212,14 +212,9 @@ impl Pool {
             new.push((*kind, c));
         }
         // All of them can be used.
-        for ((kind, dev, disk), label) in opened.iter().zip(&labels) {
+        for ((_, dev, disk), label) in opened.iter().zip(&labels) {
             label::init(&**disk, label).map_err(|e| e.context(&dev.path))?;
             disk.flush()?;
-            let size = disk.geometry().size;
-            if *kind == AuxKind::Cache && self.autotrims(dev.is_file) {
-                // Whatever was there before is nobody's. A device that cannot do it does without.
-                let _ = disk.discard(disk::label::DATA_START, disk::label::leaf_asize(size));
-            }
         }
         drop(opened);
         let guids = new

@@ -62,8 +62,6 @@ struct Hand {
     payload: (u64, u64),
     newest: [LogPtr; 2],
     logs: VecDeque<LogPtr>,
-    /// As in [`Header::trim`].
-    trim: (u64, u64),
 }
 
 /// An open cache device.
@@ -76,6 +74,10 @@ pub(super) struct CacheDevice {
     entries: u64,
     pub stats: Stats,
     hand: Mutex<Hand>,
+    /// As in [`Header::trim`]. A leaf lock.
+    trim: Mutex<(u64, u64)>,
+    /// It is about to be closed: what takes long ends early.
+    pub leaving: AtomicBool,
     used: AtomicU64,
     /// A write failed: nothing is read or written any more.
     pub broken: AtomicBool,
@@ -146,6 +148,8 @@ impl CacheDevice {
             entries: l2arc::entries_per_block(end - start),
             stats: Stats::default(),
             hand: Mutex::new(hand),
+            trim: Mutex::default(),
+            leaving: AtomicBool::new(false),
             used: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             unread: AtomicBool::new(true),
@@ -161,20 +165,21 @@ impl CacheDevice {
 
     /// When all of it was discarded, seconds since 1970.
     pub fn trimmed(&self) -> Option<u64> {
-        let (time, state) = self.hand.acquire().trim;
+        let (time, state) = *self.trim.acquire();
         (state == TRIM_COMPLETE).then_some(time)
     }
 
-    /// Discards all that can hold blocks, before there are any.
+    /// Discards all that can hold blocks, before there are any: whoever feeds the device does, and nobody else. That takes long, so no lock
+    /// of the device is held, and it ends early if the device is about to be closed.
     ///
     /// # Errors
     /// The device failed, and is not used any more. One that cannot be told, or fails to discard, is no error.
     pub fn trim_whole(&self, pool: u64, now: u64) -> Result<()> {
-        let mut h = self.hand.acquire();
         if !self.discard(self.start, self.end) {
             return Ok(());
         }
-        h.trim = (now, TRIM_COMPLETE);
+        let h = self.hand.acquire();
+        *self.trim.acquire() = (now, TRIM_COMPLETE);
         self.write_header(pool, &h)
     }
 
@@ -182,6 +187,9 @@ impl CacheDevice {
     fn discard(&self, from: u64, to: u64) -> bool {
         let mut at = from;
         while at < to {
+            if self.leaving.load(Ordering::Acquire) {
+                return false;
+            }
             let n = LARGEST_DISCARD.min(to - at);
             match self.disk.discard(at, n) {
                 Ok(()) => {
@@ -235,7 +243,7 @@ impl CacheDevice {
             newest: h.newest,
             log_bytes: h.logs.iter().map(LogPtr::asize).sum(),
             log_count: h.logs.len() as u64,
-            trim: h.trim,
+            trim: *self.trim.acquire(),
         }
     }
 
@@ -449,7 +457,7 @@ impl CacheDevice {
             return false;
         };
         let mut h = self.hand.acquire();
-        h.trim = header.trim;
+        *self.trim.acquire() = header.trim;
         let newest = header.newest[0];
         h.at = match newest.is_none() {
             true => self.start,

@@ -110,8 +110,11 @@ impl CacheDevices {
         self.list().into_iter().find(|d| d.guid == guid)
     }
 
-    /// Closes a device; what is on it stays there.
+    /// Closes a device; what is on it stays there. A pass under way ends, the discard of a whole device early.
     fn close(&self, guid: u64) {
+        if let Some(d) = self.find(guid) {
+            d.leaving.store(true, Ordering::Release);
+        }
         let _one = self.feeding.acquire();
         self.devices.acquire_write().retain(|d| d.guid != guid);
         self.index.drop_device(guid);

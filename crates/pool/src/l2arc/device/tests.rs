@@ -239,3 +239,53 @@ fn a_device_that_is_told_of_free_space_is_discarded_wholly_and_then_ahead_of_the
     let kept = found(&d, &index, 15_000);
     assert!(kept <= had && kept + 60 >= had, "{kept} of {had}");
 }
+
+/// A device of which a discard asks for the figures of the cache device, and then has it closed.
+struct Asking {
+    disk: Arc<MemDisk>,
+    cache: Mutex<std::sync::Weak<CacheDevice>>,
+    discards: AtomicU64,
+}
+
+impl Disk for Asking {
+    fn geometry(&self) -> env::Geometry {
+        self.disk.geometry()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.disk.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.disk.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.disk.flush()
+    }
+    fn batch(&self, ops: Vec<Op>) -> Vec<(Op, Result<()>)> {
+        self.disk.batch(ops)
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let cache = self.cache.acquire().upgrade().unwrap();
+        assert!(cache.hand.try_lock().is_ok() && cache.trimmed().is_none());
+        if self.discards.fetch_add(1, Ordering::Relaxed) > 0 {
+            cache.leaving.store(true, Ordering::Release);
+        }
+        self.disk.discard(offset, len)
+    }
+}
+
+#[test]
+fn the_discard_of_a_whole_device_holds_no_lock_and_ends_when_the_device_is_closed() {
+    let (env, disk) = image(600);
+    let mut d = open(&env, 16);
+    let asking = Arc::new(Asking {
+        disk,
+        cache: Mutex::default(),
+        discards: AtomicU64::new(0),
+    });
+    d.disk = asking.clone();
+    let d = Arc::new(d);
+    *asking.cache.acquire() = Arc::downgrade(&d);
+    d.trim_whole(POOL, 1234).unwrap();
+    assert_eq!(asking.discards.load(Ordering::Relaxed), 2);
+    assert_eq!(d.trimmed(), None);
+}

@@ -104,9 +104,23 @@ impl Pool {
             return true;
         };
         let from = run.at.max(ms << shift);
-        let skip_metaslab = |r: &mut Run| r.at = (ms + 1) << shift;
-        let loaded = budget.read_for_itself(|| self.space().ensure_loaded(id, ms));
-        if loaded.is_err() {
+        let skip_metaslab = |r: &mut Run| {
+            r.at = (ms + 1) << shift;
+            r.skipped = true;
+        };
+        let load = || budget.read_for_itself(|| self.space().ensure_loaded(id, ms));
+        let again = |e: &base::Error| matches!(e.kind, Kind::Io | Kind::NoDevice);
+        let loaded = load().or_else(|e| match again(&e) {
+            // A device may have failed to read it once.
+            true => {
+                self.space().retry_failed();
+                load()
+            }
+            false => Err(e),
+        });
+        if let Err(e) = loaded {
+            let (pool, name) = (self.name(), leaf.name());
+            tracing::warn!(%pool, "{} of {name} passes over metaslab {ms}: {e}", what.name());
             self.edit_run(what, &run, guid, skip_metaslab);
             return true;
         }
@@ -247,7 +261,7 @@ impl Pool {
             }
             if r.finished {
                 let able = what != Wear::Trim || leaf.can_trim();
-                r.state = match able {
+                r.state = match able && !r.skipped {
                     true => WearState::Complete,
                     false => WearState::Canceled,
                 };

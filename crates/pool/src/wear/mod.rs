@@ -164,6 +164,8 @@ struct Run {
     moved: bool,
     /// Everything is done; the next txg says so.
     finished: bool,
+    /// A metaslab was passed over, since its map cannot be read: the run ends as canceled.
+    skipped: bool,
     /// The leaf was out of use when it was tried.
     waits: bool,
     /// When it began or went on, monotonic nanoseconds, and bytes since then.

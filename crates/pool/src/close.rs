@@ -1,4 +1,6 @@
 //! Closing a pool: export, destroy, close, and abandoning devices that do not answer.
+//!
+//! Devices are closed when nothing of the pool uses them any more: discards and writes of free space under way, too, have ended.
 
 use crate::Pool;
 use base::{bail, Error, Kind, Result};
@@ -43,6 +45,7 @@ impl Pool {
         self.space().set_loader(None);
         self.dmu().stop_ahead();
         self.close_caches();
+        self.settle_wear();
         self.tree().close();
         Ok(())
     }
@@ -82,6 +85,7 @@ impl Pool {
         self.space().set_loader(None);
         self.dmu().stop_ahead();
         self.close_caches();
+        self.settle_wear();
         self.tree().close();
         r.map_err(|e| {
             if e.kind == Kind::Suspended {

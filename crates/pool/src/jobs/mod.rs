@@ -360,7 +360,8 @@ impl Jobs {
         self.stopped.store(false, Ordering::Release);
     }
 
-    fn is_stopped(&self) -> bool {
+    /// Whether the pool is being left.
+    pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 

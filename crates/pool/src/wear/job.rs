@@ -181,7 +181,7 @@ impl Pool {
     }
 
     /// Discards or writes ranges of a leaf. The first error; those of single ranges are counted and passed over.
-    /// Nothing is done if the vdev is changed meanwhile: its sectors may be elsewhere.
+    /// Nothing is done if the vdev is changed meanwhile: its sectors may be elsewhere. It ends early when the pool is being left.
     pub(super) fn wear_ranges(
         &self,
         what: Wear,
@@ -200,6 +200,9 @@ impl Pool {
             }
             let mut at = s;
             while at < e {
+                if self.background.jobs.is_stopped() {
+                    bail!(Busy, "{}: the pool is being left", top.name());
+                }
                 let n = LARGEST.min(e - at);
                 let done = match what {
                     Wear::Trim => self.tree().trim(leaf, at, n),

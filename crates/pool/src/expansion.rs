@@ -28,7 +28,7 @@ use disk::uberblock::{scratch, Uberblock};
 use dmu::Tx;
 use env::Env;
 use std::sync::{Arc, Mutex, MutexGuard};
-use vdev::{keys, DevSpec, ExpansionRefusal, Vdev, VdevKind, VdevTree};
+use vdev::{keys, DevSpec, ExpansionRefusal, Vdev, VdevKind, VdevTree, EXPANSION_GAP};
 use zap::Zap;
 
 /// Txgs between the one that attaches the device and the one that moves the beginning, as in OpenZFS: those in flight, and those
@@ -38,6 +38,8 @@ const BEFORE_BEGIN: u64 = 5;
 const IN_FLIGHT: u64 = 3;
 /// Bytes in use that are copied in one go, while writes to them wait.
 const PIECE: u64 = 8 << 20;
+/// So many times as many bytes are read at most, where gaps between what is in use are copied along.
+const JOINED: u64 = 4;
 /// Bytes that are copied for one of the budget: they are moved within a vdev, in long runs.
 const CHEAP: u64 = (128 << 10) / jobs::BLOCK;
 /// Nanoseconds until what failed is tried again.
@@ -588,14 +590,26 @@ impl Pool {
     }
 }
 
-/// Where to stop in `[.., to)` so that about `most` bytes of the ranges in use are copied.
+/// Where to stop in `[.., to)` so that about `most` bytes of the ranges in use are copied, and no more than [`JOINED`] times as many are
+/// read: short gaps are copied along.
 fn cut(ranges: &[(u64, u64)], to: u64, most: u64) -> u64 {
     let mut left = most;
+    let mut read = most.saturating_mul(JOINED);
+    let mut before = None;
     for &(start, end) in ranges {
-        if end - start >= left {
-            return start + left;
+        let gap = before.map_or(0, |b| start - b);
+        let gap = if gap <= EXPANSION_GAP { gap } else { 0 };
+        if gap >= read {
+            return start;
+        }
+        read -= gap;
+        let most = left.min(read);
+        if end - start >= most {
+            return start + most;
         }
         left -= end - start;
+        read -= end - start;
+        before = Some(end);
     }
     to
 }
@@ -612,5 +626,20 @@ mod tests {
         assert_eq!(cut(&ranges, 1 << 20, 8192), 12288);
         assert_eq!(cut(&ranges, 1 << 20, 1 << 19), 1 << 20);
         assert_eq!(cut(&[], 77, 1), 77);
+    }
+
+    #[test]
+    fn a_piece_ends_where_much_is_copied_along() {
+        let step = EXPANSION_GAP + 512;
+        let ranges: Vec<(u64, u64)> = (0..1000).map(|n| (n * step, n * step + 512)).collect();
+        let most = 1 << 20;
+        let to = cut(&ranges, 1 << 40, most);
+        assert!(to <= most * JOINED + step && to > most, "{to}");
+        // Far apart, nothing is copied along.
+        let ranges: Vec<(u64, u64)> = (0..1000)
+            .map(|n| (n * 2 * step, n * 2 * step + 512))
+            .collect();
+        assert_eq!(cut(&ranges, 1 << 40, most), 1 << 40);
+        assert_eq!(cut(&ranges, 1 << 40, 512 * 10), 9 * 2 * step + 512);
     }
 }

@@ -36,7 +36,7 @@ use tree::{abandon, edit, expansion, held, node, open, spec, split, state};
 pub use abandon::{Left, Pulse};
 pub use discover::{discover, Found, PoolFound, Problem};
 pub use edit::Attach;
-pub use expansion::{ExpansionRefusal, ScratchWindow};
+pub use expansion::{ExpansionRefusal, ScratchWindow, EXPANSION_GAP};
 pub use indirect::{IndirectMap, Piece};
 pub use io_counts::{IoFigures, QUEUES, SLOW_NS};
 pub use node::{Stats, Vdev, VdevKind};

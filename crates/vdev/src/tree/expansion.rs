@@ -39,7 +39,7 @@ use env::Op;
 use std::sync::{Arc, Mutex};
 
 /// Longest gap between two ranges that is copied along, bytes of the vdev.
-const GAP: u64 = 64 << 10;
+pub const EXPANSION_GAP: u64 = 64 << 10;
 
 /// Why a RAID-Z cannot be expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ fn joined(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::new();
     for (start, end) in ranges {
         match out.last_mut() {
-            Some(last) if start.saturating_sub(last.1) <= GAP => last.1 = end,
+            Some(last) if start.saturating_sub(last.1) <= EXPANSION_GAP => last.1 = end,
             _ => out.push((start, end)),
         }
     }

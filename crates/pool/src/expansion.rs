@@ -352,14 +352,17 @@ impl Pool {
         Ok(())
     }
 
-    /// Writes an uberblock of the scratch area to all leaves. From then on vdevs are read and written as it says.
-    fn write_scratch_uberblock(&self, ub: &Uberblock) -> Result<()> {
+    /// Writes an uberblock of the scratch area to all leaves, with a time of its own: it counts more than those before it, and than
+    /// heartbeats that repeat them. From then on vdevs are read and written as it says. What it leads to has been flushed.
+    fn write_scratch_uberblock(&self, ub: &mut Uberblock) -> Result<()> {
+        let now = self.env.clock.now().0.max(0) as u64;
+        self.vdevs.heart.supersede(ub, now);
+        let ub = &*ub;
         let tops = self.tree().tops();
         let concrete = tops.iter().filter(|t| t.is_concrete());
         let all: Vec<u64> = concrete.map(|t| t.id()).collect();
         let multihost = self.vdevs.heart.is_on();
         self.persist(&mut || self.tree().write_uberblock(ub, &all, multihost))?;
-        self.vdevs.heart.committed(ub);
         self.tree().advance_expansion(ub);
         Ok(())
     }
@@ -388,18 +391,15 @@ impl Pool {
         }
         let size = top.scratch_size();
         let mut ub = st.uberblock.clone();
-        let now = self.env.clock.now().0.max(0) as u64;
-        ub.timestamp = ub.timestamp.max(now).saturating_add(1);
         ub.set_reflow(size, scratch::VALID);
-        self.write_scratch_uberblock(&ub)?;
+        self.write_scratch_uberblock(&mut ub)?;
         base::mutation::panic_point("the scratch area is valid");
-        ub.timestamp += 1;
         ub.set_reflow(size, scratch::INVALID_SYNCED);
         if mutated(Mutation::ScratchClearedEarly) {
-            self.write_scratch_uberblock(&ub)?;
+            self.write_scratch_uberblock(&mut ub)?;
         }
         self.persist(&mut || self.tree().empty_scratch(&top, tx.txg()))?;
-        self.write_scratch_uberblock(&ub)?;
+        self.write_scratch_uberblock(&mut ub)?;
         base::mutation::panic_point("the scratch area is out of use");
         st.uberblock = ub;
         drop(window);
@@ -448,10 +448,8 @@ impl Pool {
             bail!(Damaged, "{}: a scratch area of {size} bytes", top.name());
         }
         self.tree().empty_scratch(top, ub.txg)?;
-        let now = self.env.clock.now().0.max(0) as u64;
-        ub.timestamp = ub.timestamp.max(now).saturating_add(1);
         ub.set_reflow(size, scratch::INVALID_SYNCED_ON_IMPORT);
-        self.write_scratch_uberblock(&ub)?;
+        self.write_scratch_uberblock(&mut ub)?;
         st.uberblock = ub;
         Ok(())
     }

@@ -340,6 +340,17 @@ impl Heart {
         b.on
     }
 
+    /// Another uberblock of the txg that is on disk is about to be written, `now` (seconds since 1970). It gets a time behind those of
+    /// all heartbeats, and heartbeats repeat it from now on: one that repeats its predecessor must not count more. What it leads to is
+    /// on disk already.
+    pub(crate) fn supersede(&self, ub: &mut Uberblock, now: u64) {
+        let mut b = self.lock();
+        ub.timestamp = ub.timestamp.max(now).max(b.time).saturating_add(1);
+        b.ub = Some(ub.clone());
+        b.seq = 0;
+        b.time = ub.timestamp;
+    }
+
     /// An uberblock is on disk.
     pub(crate) fn committed(&self, ub: &Uberblock) {
         let mut b = self.lock();
@@ -457,6 +468,23 @@ mod tests {
         old.mmp_config = 0;
         assert_eq!(duration(&old, rules), 30_000 * MS);
         assert_eq!(duration(&ub(u64::MAX, u64::MAX, 0xffff), rules), CHECK_MAX);
+    }
+
+    /// The clock may be behind the heartbeats.
+    #[test]
+    fn an_uberblock_of_the_same_txg_counts_more_than_heartbeats_of_the_one_before() {
+        let heart = Heart::new(Multihost::default());
+        let mut ub = ub(MS, 100, 2);
+        ub.timestamp = 1000;
+        heart.committed(&ub);
+        heart.lock().time = 1005;
+        let mut next = ub.clone();
+        heart.supersede(&mut next, 1002);
+        ub.timestamp = 1005;
+        assert!(next.rank() > ub.rank());
+        let b = heart.lock();
+        let beat = b.ub.as_ref().map(|u| u.timestamp);
+        assert_eq!((beat, b.time), (Some(next.timestamp), next.timestamp));
     }
 
     #[test]

@@ -157,20 +157,19 @@ impl Pool {
         };
         let before = VdevTree::from_config(self.env.clone(), whole.need_nvlist(key::VDEV_TREE)?)?;
         for top in before.tops().iter() {
+            let gone = top.is_log() && top.is_concrete();
+            if gone && top.metaslab_array() != 0 {
+                // The ZAP, which goes with the leaf if that is all there is, names an object of the maps.
+                let maps = &self.allocation.maps;
+                maps.open_top(top.metaslab_array(), TopShape::of(top))?;
+                maps.remove_top(tx, &self.config, top.id())?;
+            }
             for leaf in top.leaves() {
                 if !half.spec.members.contains(&leaf.guid()) {
                     self.leaf_leaves(tx, &leaf)?;
                 }
             }
-            if !top.is_log() || !top.is_concrete() {
-                continue;
-            }
-            if top.metaslab_array() != 0 {
-                let maps = &self.allocation.maps;
-                maps.open_top(top.metaslab_array(), TopShape::of(top))?;
-                maps.remove_top(tx, &self.config, top.id())?;
-            }
-            if !top.kind().is_leaf() {
+            if gone && !top.kind().is_leaf() {
                 self.leaf_leaves(tx, top)?;
             }
         }

@@ -33,6 +33,17 @@ fn create() -> (Vec<Arc<env_sim::MemDisk>>, Arc<Pool>) {
     (disks, pool)
 }
 
+/// Objects of the MOS that say which metaslabs of a top-level vdev have changes in logs; others have their type, too, in both halves.
+fn unflushed_objects(pool: &Pool) -> usize {
+    let (mut at, mut found) = (0, 0);
+    while let Some(object) = pool.mos().next_object(at).unwrap() {
+        let dn = pool.mos().hold(object).unwrap();
+        found += usize::from(dn.info().obj_type == disk::ObjType::U64_METADATA);
+        at = object;
+    }
+    found
+}
+
 /// Guid of the leaf on a disk.
 fn on(pool: &Pool, disk: usize) -> u64 {
     let path = format!("d{disk}");
@@ -77,8 +88,10 @@ fn both_halves_are_whole() {
     assert!(found.iter().all(|p| p.state == 1 && p.problems.is_empty()));
     assert_eq!(found[0].guid, 4711);
     assert!(found[0].config.get_u64("split_guid").is_none());
+    let mut unflushed = Vec::new();
     for p in &found {
         let pool = rig::open(&disks, &p.config, 5).unwrap();
+        unflushed.push(unflushed_objects(&pool));
         rig::check(&pool).unwrap_or_else(|e| panic!("{}: {e}", p.name));
         let head = pool.dsl().root_dataset().unwrap();
         assert!(head.snapshot_named("before").unwrap().is_some());
@@ -95,6 +108,8 @@ fn both_halves_are_whole() {
         assert_eq!(pool.has_log_device(), log);
         pool.export().unwrap();
     }
+    // The log's is not in the new pool.
+    assert_eq!(unflushed[0] + 1, unflushed[1]);
     let Some(oz) = testkit::or_skip(testkit::OpenZfs::get()) else {
         return;
     };

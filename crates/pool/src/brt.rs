@@ -48,7 +48,13 @@ impl State {
         self.tables
             .values()
             .filter(|t| t.phys.total > 0)
-            .fold((0, 0), |(u, s), t| (u + t.phys.used, s + t.phys.saved))
+            .fold((0u64, 0u64), |(u, s), t| {
+                // Read from disk.
+                (
+                    u.saturating_add(t.phys.used),
+                    s.saturating_add(t.phys.saved),
+                )
+            })
     }
 }
 
@@ -139,8 +145,9 @@ impl Table {
             (0, 0) => {}
             (0, _) => {
                 self.counters[r] = self.counters[r].saturating_add(1);
-                self.phys.total += 1;
-                self.phys.used += dsize;
+                // What they were was read from disk.
+                self.phys.total = self.phys.total.saturating_add(1);
+                self.phys.used = self.phys.used.saturating_add(dsize);
                 self.touched.insert(r);
             }
             (_, 0) => {
@@ -152,7 +159,7 @@ impl Table {
             _ => {}
         }
         self.phys.saved = match new > old {
-            true => self.phys.saved + dsize * (new - old),
+            true => (self.phys.saved).saturating_add(dsize.saturating_mul(new - old)),
             false => self
                 .phys
                 .saved

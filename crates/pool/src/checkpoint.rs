@@ -107,6 +107,14 @@ impl Checkpoint {
         }
         if m.object != 0 {
             let p = SpaceMapPhys::decode(&self.mos.hold(m.object)?.bonus())?;
+            if p.alloc > 0 || p.alloc.unsigned_abs() > t.asize() {
+                bail!(
+                    Damaged,
+                    "the checkpoint map of device {} keeps {} bytes",
+                    t.id(),
+                    i128::from(p.alloc).abs()
+                );
+            }
             (m.len, m.alloc) = (p.length, p.alloc);
         }
         self.lock().insert(t.id(), m);

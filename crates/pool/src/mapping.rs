@@ -109,7 +109,9 @@ impl Mapping {
                 dn.write(tx, at * COUNT as u64, &bytes)?;
             }
             self.entries += portion.len() as u64;
-            self.bytes += portion.iter().map(|(m, _)| m.size).sum::<u64>();
+            let new: u64 = portion.iter().map(|(m, _)| m.size).sum();
+            // The header was read from disk.
+            self.bytes = self.bytes.saturating_add(new);
             self.end = portion.last().map_or(self.end, |(m, _)| m.src + m.size);
         }
         self.store(pool, tx)

@@ -243,7 +243,7 @@ impl Live {
                 let unused: u64 = gaps.iter().map(|(s, e)| e - s).sum();
                 new.push((m, unused as u32));
             }
-            self.phys.copied += flight.done;
+            self.phys.copied = self.phys.copied.saturating_add(flight.done);
             for (s, e) in flight.frees.iter() {
                 frees.insert(s, e);
             }
@@ -263,7 +263,7 @@ impl Live {
     pub(crate) fn take_done(&mut self, txg: Txg) -> bool {
         let later = self.done.split_off(&txg.next());
         let spared: u64 = std::mem::replace(&mut self.done, later).values().sum();
-        self.phys.copied += spared;
+        self.phys.copied = self.phys.copied.saturating_add(spared);
         spared > 0
     }
 
@@ -271,7 +271,11 @@ impl Live {
     pub(crate) fn copied_bytes(&self) -> u64 {
         let flights: u64 = self.flights.values().map(|f| f.done).sum();
         let spared: u64 = self.done.values().sum();
-        self.phys.copied + flights + spared
+        // What the record says was read from disk.
+        self.phys
+            .copied
+            .saturating_add(flights)
+            .saturating_add(spared)
     }
 }
 
@@ -381,6 +385,18 @@ mod tests {
         l.freed(0, 512, Txg::new(3));
         assert_eq!(l.copied(moved(0, 512, 0), Txg::new(4)), None);
         assert!(l.flights.is_empty());
+    }
+
+    #[test]
+    fn a_record_that_claims_everything_was_copied_does_no_harm() {
+        let mut l = live(&[(0, 8192)]);
+        l.phys.copied = u64::MAX;
+        assert_eq!(l.copied(moved(0, 4096, 0), Txg::new(4)), Some(vec![]));
+        l.freed(4096, 4096, Txg::new(4));
+        assert_eq!(l.copied_bytes(), u64::MAX);
+        l.land(Txg::new(4)).unwrap();
+        assert!(l.take_done(Txg::new(4)));
+        assert_eq!(l.copied_bytes(), u64::MAX);
     }
 
     #[test]

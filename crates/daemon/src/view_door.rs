@@ -20,7 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
-use vfs::{OfHead, Served, Spare};
+use vfs::{OfHead, Served, Spare, View};
 
 /// How long a file may count as open after its last descriptor was closed: the kernel tells later.
 const IN_USE: Duration = Duration::from_millis(500);
@@ -411,8 +411,9 @@ impl MemberMount {
             self.finish();
             return Ok(());
         }
-        if !force {
-            self.busy()?;
+        match force {
+            true => self.take_inner_away(view)?,
+            false => self.busy()?,
         }
         self.parts.set_forced(force);
         let _refusing_writes = force.then(|| self.parts.write_out_for_the_end());
@@ -431,6 +432,13 @@ impl MemberMount {
         view.tidy(&spare);
         self.finish();
         Ok(())
+    }
+
+    /// By force, what hangs in its directories goes with it, the youngest first, as what is mounted in a mount does.
+    fn take_inner_away(&self, view: &View<Adapter>) -> Result<()> {
+        let mut members = self.view.members();
+        members.retain(|m| view.hangs_in_a_directory(m.number, self.number));
+        members.iter().rev().try_for_each(|m| m.take_away(true))
     }
 
     /// Ends it, once: everything is on disk, and it is out of the registry, when this returns.

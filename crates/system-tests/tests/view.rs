@@ -476,6 +476,44 @@ fn by_force_nothing_that_was_written_gets_lost() {
     for dir in places {
         assert_eq!(read(dir), "one.two.", "{dir}");
     }
+    // What hangs in a directory of another one goes with it, with what hangs in that.
+    fs::create_dir_all(mnt.join("a/d/e")).unwrap();
+    let place = |at: &str| format!("mountpoint={}", mnt.join(at).display());
+    rig.zfs(&["create", "-o", &place("a/d/e"), "tank/in"]);
+    rig.zfs(&["create", "-o", &place("a/d/e/d/x/y"), "tank/deep"]);
+    rig.zfs(&["create", "tank/in/below"]);
+    let inner = ["a/d/e", "a/d/e/d/x/y", "a/d/e/below"];
+    let kept: Vec<File> = inner
+        .iter()
+        .map(|at| {
+            let mut f = File::create(mnt.join(at).join("f")).unwrap();
+            f.write_all(b"inside").unwrap();
+            f
+        })
+        .collect();
+    let said = rig.try_run("zfs", &["unmount", "tank/a"]).fails(1);
+    assert!(
+        said.contains("another file system is mounted in it"),
+        "{said}"
+    );
+    rig.zfs(&["unmount", "-f", "tank/a"]);
+    assert!(kept.iter().all(|f| f.metadata().is_err()));
+    let left = rig.zfs(&["mount"]);
+    assert!(
+        !left.contains("tank/in") && !left.contains("tank/deep"),
+        "{left}"
+    );
+    rig.zfs(&["mount", "-a"]);
+    drop(kept);
+    for at in inner {
+        assert_eq!(read(at), "inside", "{at}");
+    }
+    rig.zfs(&["unmount", "-f", "tank"]);
+    until("everything is unmounted", || rig.zfs(&["mount"]).is_empty());
+    rig.zfs(&["mount", "-a"]);
+    for at in inner {
+        assert_eq!(read(at), "inside", "{at}");
+    }
     // The pool.
     let open = write("three.");
     rig.try_run("zpool", &["export", "tank"]).fails(1);

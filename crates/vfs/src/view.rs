@@ -850,6 +850,19 @@ impl<M: Within> View<M> {
         self.table.acquire_read().places.contains_key(&number)
     }
 
+    /// Whether a file system hangs in a directory of another one that is not its root, or in one that does.
+    pub fn hangs_in_a_directory(&self, number: u32, of: u32) -> bool {
+        let table = self.table.acquire_read();
+        let mut at = table.places.get(&number).map(|(spot, _)| *spot);
+        while let Some(spot) = at {
+            if spot.member == of {
+                return spot.object != 0;
+            }
+            at = table.places.get(&spot.member).map(|(spot, _)| *spot);
+        }
+        false
+    }
+
     /// Takes a file system from its place: nobody finds it any more. What is open in it goes on. Others that hang in its root stay
     /// at their places, in an empty directory. Returns where it hung.
     ///

@@ -549,6 +549,8 @@ static SUBS: &[Sub] = &[
              its users: processes with a working directory, an open or a mapped file, mounts in it.",
             "-f unmounts it even then. First the daemon fetches from the kernel what was written to open \
              files. It gives up when no data comes for 15 seconds, and the command says so.",
+            "-a leaves file systems with canmount=noauto where they are. Root's also leaves what umount(8) is for: file systems with \
+             mountpoint=legacy, and snapshots.",
             "-u forgets the keys of the encryption roots that were unmounted. If a key is in use elsewhere, by a clone, its file \
              systems are mounted again and the command fails.",
         ],

@@ -206,7 +206,23 @@ fn mounting() {
 
     rig.zfs(&["set", "canmount=noauto", "tank/a/b"]);
     assert_eq!(all(&rig), ["tank", "tank/a", "tank/a/b"]);
+    // It stays, and keeps those it lies in.
+    refused(&rig, &["unmount", "-a"], "busy");
+    assert_eq!(all(&rig), ["tank", "tank/a", "tank/a/b"]);
+    rig.zfs(&["unmount", "tank/a/b"]);
+    // So do those that umount(8) is for.
+    let (old, snap) = (rig.path().join("old"), rig.path().join("snap"));
+    fs::create_dir(&old).unwrap();
+    fs::create_dir(&snap).unwrap();
+    rig.zfs(&["create", "-o", "mountpoint=legacy", "tank/old"]);
+    rig.zfs(&["snapshot", "tank/old@s"]);
+    rig.zfs(&["mount", "tank/old", old.to_str().unwrap()]);
+    rig.zfs(&["mount", "tank/old@s", snap.to_str().unwrap()]);
     rig.zfs(&["unmount", "-a"]);
+    assert_eq!(all(&rig), ["tank/old", "tank/old@s"]);
+    rig.sh(&format!("umount {} {}", snap.display(), old.display()));
+    rig.zfs(&["destroy", "-r", "tank/old"]);
+    assert_eq!(all(&rig), [""; 0]);
     rig.zfs(&["mount", "-a"]);
     assert_eq!(all(&rig), ["tank", "tank/a"]);
     rig.zfs(&["mount", "tank/a/b"]);

@@ -567,6 +567,20 @@ fn at_path(admin: &Admin, path: &Path) -> Answer<(Arc<PoolEntry>, Arc<Dataset>)>
     Err(ApiError::reason(Kind::Invalid, "not a mountpoint"))
 }
 
+/// Whether `zfs unmount -a` leaves a mount alone, as OpenZFS does: one with `canmount=noauto`, which `zfs mount -a` would not bring
+/// back; and what root mounts with mount(8) and unmounts with umount(8), legacy file systems and snapshots.
+fn stays_mounted(admin: &Admin, entry: &PoolEntry, m: &Mounted, user: Option<u32>) -> Result<bool> {
+    const NOAUTO: u64 = 2;
+    if m.ds.is_snapshot() {
+        return Ok(user.is_none());
+    }
+    if values::number(&m.ds, "canmount", &[])? == NOAUTO {
+        return Ok(true);
+    }
+    let (place, _) = admin.effective_mountpoint(entry, &m.ds)?;
+    Ok(user.is_none() && place == "legacy")
+}
+
 /// `zfs unmount -a`; an ordinary user's are those this user may unmount.
 pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
     let user = rights::mounting_user(admin, peer);
@@ -598,6 +612,10 @@ pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
         let name = m.ds.full_name();
         let may = rights::require(admin, &entry, peer, Action::Mount, &m.ds);
         if may.and_then(|()| may_move(&m, user)).is_err() {
+            continue;
+        }
+        // What cannot be told is unmounted.
+        if stays_mounted(admin, &entry, &m, user).unwrap_or(false) {
             continue;
         }
         if let Err(e) = suspended {

@@ -2,7 +2,8 @@
 
 use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::Commands;
-use admin::datasets::{create, destroy, get, look, mount, rename, set, snapshots};
+use admin::datasets::{create, destroy, get, look, mount, rename, set, share, snapshots};
+use admin::shares::{Share, Sharer};
 use admin::{pools, Admin, Answer};
 use api::{
     DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, Holding, ImportScan, Peer, PoolImport,
@@ -11,7 +12,7 @@ use api::{
 use env_sim::MemDisks;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{mpsc, Arc};
+use std::sync::{mpsc, Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 use zpl::{Cred, New};
 
@@ -443,4 +444,78 @@ fn nobody_waits_while_a_change_unmounts() {
     destroy::destroy(&w.admin, ROOT, &ask(true)).unwrap();
     unmounted(2);
     assert_eq!(w.places(), ["/p"]);
+}
+
+/// The kernel's server of NFS: nothing that it serves can be unmounted.
+#[derive(Default)]
+struct Holder {
+    admin: OnceLock<Weak<Admin>>,
+    served: Mutex<Vec<String>>,
+}
+
+impl Sharer for Holder {
+    fn check(&self, _: &Share) -> base::Result<()> {
+        Ok(())
+    }
+
+    fn changed(&self) -> base::Result<()> {
+        let admin = self.admin.get().and_then(Weak::upgrade).unwrap();
+        let all = share::list(&admin).into_iter();
+        *self.served.lock().unwrap() = all.map(|s| s.mounted.ds.full_name()).collect();
+        Ok(())
+    }
+
+    fn will_change(&self) {
+        self.changed().unwrap();
+    }
+
+    fn holds_mounts(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_the_kernels_server_holds_is_unshared_before_it_is_unmounted() {
+    let w = World::new();
+    let holder = Arc::new(Holder::default());
+    holder.admin.set(Arc::downgrade(&w.admin)).unwrap();
+    w.admin.set_sharer(holder.clone());
+    w.create_pool().unwrap();
+    w.create("p/a", &[("sharenfs", "on")]).unwrap();
+    w.create("p/a/b", &[]).unwrap();
+    w.create("p/c", &[("sharenfs", "on")]).unwrap();
+    let served = || holder.served.lock().unwrap().clone();
+    assert_eq!(served(), ["p/a", "p/a/b", "p/c"]);
+    let (seen, ours) = (Arc::new(Mutex::new(Vec::new())), holder.clone());
+    let note = seen.clone();
+    w.door.while_unmounting(move || {
+        let now = ours.served.lock().unwrap().join(" ");
+        note.lock().unwrap().push(now);
+    });
+    let seen = || std::mem::take(&mut *seen.lock().unwrap());
+    mount::unmount(&w.admin, ROOT, "p/a", false).unwrap();
+    assert_eq!(seen(), ["p/c", "p/c"]);
+    let all = || mount::mount_all(&w.admin, ROOT, None, &[], false, false, &mut |_| {}).unwrap();
+    all();
+    assert_eq!(served(), ["p/a", "p/a/b", "p/c"]);
+    // What stays is shared again.
+    let props = own(&[("mountpoint", "/p/a/inner")]);
+    set::set(&w.admin, ROOT, "p/a/b", &props, false, String::new()).unwrap();
+    assert_eq!(seen(), ["p/a p/c"]);
+    mount::unmount(&w.admin, ROOT, "p/a", false).unwrap_err();
+    assert_eq!(seen(), [""; 0]);
+    assert_eq!(served(), ["p/a", "p/a/b", "p/c"]);
+    mount::unmount_all(&w.admin, ROOT, false);
+    assert_eq!(seen(), ["p/a p/a/b", "p/a", "", ""]);
+    all();
+    let ask = DatasetDestroy {
+        name: "p/a".into(),
+        recursive: true,
+        ..DatasetDestroy::default()
+    };
+    destroy::destroy(&w.admin, ROOT, &ask).unwrap();
+    assert_eq!(seen(), ["p/c", "p/c"]);
+    let leave = pools::Leave::default();
+    pools::leave(&w.admin, ROOT, "p", leave, "").unwrap();
+    assert_eq!(seen(), ["", ""]);
 }

@@ -347,6 +347,10 @@ impl Followed for KernelServer {
     fn follow(&self) -> Result<()> {
         self.changed()
     }
+
+    fn holds_mounts(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

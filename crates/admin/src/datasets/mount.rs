@@ -1,6 +1,7 @@
 //! `zfs mount` and `unmount`, and unmounting for operations that change a mounted dataset.
 
 use crate::datasets::rights::{self, Action};
+use crate::datasets::share::Unshared;
 use crate::datasets::{self, Answer};
 use crate::door::Mounting;
 use crate::mounts::Mounted;
@@ -622,7 +623,11 @@ pub fn unmount_all(admin: &Arc<Admin>, peer: Peer, force: bool) -> Batch {
             batch.failed.push((name, e));
             continue;
         }
-        match reached.and_then(|()| m.mount.leave(force)) {
+        let leave = || {
+            let _unshared = Unshared::before_unmounting(admin, std::slice::from_ref(&m));
+            m.mount.leave(force)
+        };
+        match reached.and_then(|()| leave()) {
             Ok(left) => {
                 if let Some(left) = left {
                     tracing::info!("{left}");
@@ -696,6 +701,7 @@ impl<'a> Early<'a> {
             choose().unwrap_or_default()
         };
         todo.sort_by_key(|m| m.sequence);
+        let _unshared = Unshared::before_unmounting(admin, &todo);
         for m in todo.into_iter().rev() {
             let place = admin.mountpoint(entry, &m.ds);
             m.mount.unmount(force).map_err(errors::answer)?;
@@ -778,9 +784,11 @@ fn take(
     mut unmount: impl FnMut(&Arc<Mounted>) -> Result<()>,
 ) -> Answer<Vec<Arc<Mounted>>> {
     let mut down = Vec::new();
+    let unshared = Unshared::before_unmounting(admin, list);
     for m in list.iter().rev() {
         if let Err(e) = unmount(m) {
             down.reverse();
+            drop(unshared);
             restore(admin, entry, &down);
             return Err(errors::answer(e));
         }

@@ -45,6 +45,54 @@ pub fn list(admin: &Admin) -> Vec<Shared> {
     all
 }
 
+/// Mounts that are about to end and are not shared any more, since whoever serves them would hold them. When this is dropped, those
+/// that have not ended are shared again.
+pub struct Unshared<'a> {
+    admin: &'a Admin,
+    list: Vec<Shared>,
+}
+
+impl<'a> Unshared<'a> {
+    /// Has the server let go of these mounts, if it would hold them.
+    pub fn before_unmounting(admin: &'a Admin, mounts: &[Arc<Mounted>]) -> Unshared<'a> {
+        let holds = admin.sharer().is_some_and(|s| s.holds_mounts());
+        let shared = |m: &Arc<Mounted>| {
+            let mounted = m.clone();
+            m.set_share(None).map(|share| Shared { mounted, share })
+        };
+        let list = match holds {
+            true => mounts.iter().filter_map(shared).collect(),
+            false => Vec::new(),
+        };
+        let unshared = Unshared { admin, list };
+        if !unshared.list.is_empty() {
+            unshared.tell();
+        }
+        unshared
+    }
+
+    /// A server that cannot be told is no reason to fail: what it holds is busy, and said to be.
+    fn tell(&self) {
+        let told = self.admin.sharer().map_or(Ok(()), |s| s.changed());
+        if let Err(e) = told {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+impl Drop for Unshared<'_> {
+    fn drop(&mut self) {
+        let stay = |s: &&Shared| s.mounted.is_in_place() && s.mounted.share().is_none();
+        let stayed: Vec<_> = self.list.iter().filter(stay).collect();
+        for s in &stayed {
+            s.mounted.set_share(Some(s.share.clone()));
+        }
+        if !stayed.is_empty() {
+            self.tell();
+        }
+    }
+}
+
 fn sharer(admin: &Admin) -> Answer<&Arc<dyn Sharer>> {
     let none = || ApiError::reason(Kind::Unsupported, "nothing serves NFS here");
     admin.sharer().ok_or_else(none)

@@ -22,6 +22,7 @@ pub mod upgrade;
 pub mod vdev_props;
 pub mod wear;
 
+use crate::datasets::share::Unshared;
 use crate::errors::answer;
 use crate::registry::{Admin, PoolEntry};
 use crate::streams::Way;
@@ -387,6 +388,7 @@ pub fn unmount_all(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, force: bool) -> A
     let mut list = entry.all_mounts();
     list.reverse();
     let busy: Mutex<Vec<PathBuf>> = Mutex::default();
+    let unshared = Unshared::before_unmounting(admin, &list);
     let done = parallel::run(
         &*admin.process,
         &list,
@@ -420,6 +422,7 @@ pub fn unmount_all(admin: &Arc<Admin>, entry: &Arc<PoolEntry>, force: bool) -> A
         return Err(answer(Kind::Stale.into()));
     }
     // Nothing half done: what was unmounted comes back.
+    drop(unshared);
     for (name, e) in admin.mount_pool(entry) {
         tracing::warn!("{name}: {e}");
     }

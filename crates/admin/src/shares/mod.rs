@@ -55,6 +55,12 @@ pub trait Sharer: Send + Sync {
     fn refusal(&self, _dataset: &str) -> Option<String> {
         None
     }
+
+    /// Whether what it serves cannot be unmounted: the kernel's server holds what its clients use. It is told first then
+    /// ([`crate::datasets::share::Unshared`]), with locks of the pool held.
+    fn holds_mounts(&self) -> bool {
+        false
+    }
 }
 
 /// Refuses what a server, if there is one, cannot serve, or may not since of whoever chose the options.

@@ -107,6 +107,27 @@ fn outlast_restarts_in_a_view_whatever_the_order_of_mounting() {
     let dirs = format!("{m}/a {m}/b/c {m}/a/d/e {m}/a/d/e/in {m}/a/d/e/in/sub");
     let all: Vec<_> = files.iter().map(|f| format!("{m}/{f}")).collect();
     rig.sh(&format!("{p} save {} {dirs} >{saved}", all.join(" ")));
+    // In snapshots, in another order than that in which they are looked into later.
+    rig.zfs(&["snapshot", "-r", "tank@s"]);
+    let old = format!("{m}/.zfs/snapshot/s/f {m}/a/.zfs/snapshot/s/d/f {m}/a/d/e/in/.zfs/snapshot/s/f {m}/b/c/.zfs/snapshot/s");
+    rig.sh(&format!("{p} save {old} >{saved}.old"));
+    let show_old = format!("{p} show {m} <{saved}.old");
+    let good_old = "this is f\nthis is a/d/f\nthis is a/d/e/in/f\ndir\n";
+    rig.stop();
+    rig.start();
+    rig.sh(&format!(
+        "cat {m}/b/.zfs/snapshot/s/f {m}/a/d/e/in/.zfs/snapshot/s/f"
+    ));
+    assert_eq!(rig.sh(&show_old), good_old, "snapshots, after a restart");
+    rig.stop();
+    rig.start();
+    assert_eq!(
+        rig.sh(&show_old),
+        good_old,
+        "snapshots, with nobody in them"
+    );
+    rig.zfs(&["destroy", "-r", "tank@s"]);
+    assert_eq!(rig.sh(&show_old), "stale\n".repeat(4));
     let show = format!("{p} show {m} <{saved}");
     let mut good: String = files.iter().map(|f| format!("this is {f}\n")).collect();
     good += "dir\ndir\ndir\ndir\ndir\n";
@@ -170,6 +191,31 @@ fn outlast_caches_and_mounts() {
     assert_eq!(rig.sh(&show), good);
     rig.zfs(&["unmount", "tank"]);
     rig.zfs(&["mount", "tank"]);
+    assert_eq!(rig.sh(&show), good);
+    // In snapshots, looked into in another order after a restart, or not at all.
+    for s in ["one", "two", "three"] {
+        fs::write(mnt.join("a"), format!("this is {s}")).unwrap();
+        rig.zfs(&["snapshot", &format!("tank@{s}")]);
+    }
+    let old = |s: &str| format!("{m}/.zfs/snapshot/{s}");
+    let (one, two, three) = (old("one"), old("two"), old("three"));
+    rig.sh(&format!(
+        "{p} save {three}/a {one}/a {two}/d/b {two} {m}/.zfs/snapshot >{saved}"
+    ));
+    let good = "this is three\nthis is one\nthis is d/b\ndir\ndir\n";
+    assert_eq!(rig.sh(&show), good);
+    for look in ["true".to_string(), format!("cat {two}/a {three}/d/b")] {
+        rig.stop();
+        rig.start();
+        rig.sh(&look);
+        assert_eq!(rig.sh(&show), good, "{look}");
+    }
+    // What is made of their objects is another one.
+    rig.zfs(&["destroy", "tank@one,three"]);
+    for s in ["four", "five", "six"] {
+        rig.zfs(&["snapshot", &format!("tank@{s}")]);
+    }
+    let good = "stale\nstale\nthis is d/b\ndir\ndir\n";
     assert_eq!(rig.sh(&show), good);
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");

@@ -5,7 +5,8 @@
 //! ordinary user could not mount them inside his own mount, and it spares the kernel thousands of
 //! mounts. A snapshot is opened when somebody looks into it and given back when nobody has for a
 //! while. Node ids say everything needed to open it again, so nothing is kept for what clients
-//! merely remember.
+//! merely remember: the number of a snapshot in them is that of its dataset object. So handles of NFS clients go on after
+//! a restart. Only a snapshot whose object is above [`COUNTED_FROM`], or was another snapshot's since the mount, has a counted number.
 //!
 //! `st_dev` is the same for all snapshots, and that of the file system as long as `.zfs` is not mounted itself
 //! (a door may do that). So `st_ino` is not the object number: the snapshot is mixed in, so that programs never
@@ -27,6 +28,8 @@ pub(crate) const OURS: u64 = 3 << 62;
 pub(crate) const OBJECT_BITS: u32 = 40;
 const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
 pub(crate) const MOST_TREES: usize = 1 << 22;
+/// Numbers below it are those of dataset objects.
+pub(crate) const COUNTED_FROM: u64 = 1 << 21;
 /// Snapshots and volumes of one file system that are open at a time.
 const MOST_OPEN: usize = 64;
 /// Znodes kept of one snapshot.
@@ -92,11 +95,52 @@ pub struct Tree {
     used: AtomicU64,
 }
 
-#[derive(Default)]
-struct Numbers {
-    /// By number (from 1).
-    list: Vec<Key>,
-    known: HashMap<Key, u64>,
+/// Numbers of things that have one in the pool: that one, if nothing else has had it, or a counted one.
+pub(crate) struct Numbers<K> {
+    by_number: HashMap<u64, K>,
+    known: HashMap<K, u64>,
+    counted: u64,
+}
+
+impl<K> Default for Numbers<K> {
+    fn default() -> Self {
+        Numbers {
+            by_number: HashMap::new(),
+            known: HashMap::new(),
+            counted: 0,
+        }
+    }
+}
+
+impl<K: Copy + Eq + std::hash::Hash> Numbers<K> {
+    /// What has a number.
+    pub(crate) fn of(&self, number: u64) -> Option<K> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// The number of something, if it has one.
+    pub(crate) fn known(&self, key: &K) -> Option<u64> {
+        self.known.get(key).copied()
+    }
+
+    /// The number of something from now on; none: there is none left.
+    pub(crate) fn give(&mut self, key: K, own: u64) -> Option<u64> {
+        if let Some(number) = self.known(&key) {
+            return Some(number);
+        }
+        let is_free = (1..COUNTED_FROM).contains(&own) && !self.by_number.contains_key(&own);
+        let number = match is_free {
+            true => own,
+            false => COUNTED_FROM + self.counted,
+        };
+        if number >= MOST_TREES as u64 {
+            return None;
+        }
+        self.counted += u64::from(!is_free);
+        self.by_number.insert(number, key);
+        self.known.insert(key, number);
+        Some(number)
+    }
 }
 
 /// The control directory of one file system in service.
@@ -106,7 +150,7 @@ pub struct Ctldir {
     /// Object of the root of every snapshot.
     root: AtomicU64,
     mounted_at: Time,
-    numbers: RwLock<Numbers>,
+    numbers: RwLock<Numbers<Key>>,
     open: Mutex<HashMap<u64, Arc<Tree>>>,
 }
 
@@ -309,21 +353,48 @@ impl Ctldir {
     }
 
     fn number(&self, key: Key) -> Result<u64> {
-        let known = |n: &Numbers| n.known.get(&key).copied();
-        if let Some(n) = known(&self.numbers.acquire_read()) {
+        let known = self.numbers.acquire_read().known(&key);
+        if let Some(n) = known {
             return Ok(n);
         }
-        let mut numbers = self.numbers.acquire_write();
-        if let Some(n) = known(&numbers) {
-            return Ok(n);
+        let given = self.numbers.acquire_write().give(key, key.object);
+        given.ok_or(Kind::NoMemory.into())
+    }
+
+    /// What has a number: what was looked up, or is to be seen here and has it by its object.
+    fn key(&self, number: u64) -> Result<Key> {
+        let known = self.numbers.acquire_read().of(number);
+        if let Some(key) = known {
+            return Ok(key);
         }
-        if numbers.list.len() + 1 >= MOST_TREES {
-            return Err(Kind::NoMemory.into());
+        let key = self.shown_as(number)?.ok_or(Kind::Stale)?;
+        match self.number(key)? == number {
+            true => Ok(key),
+            false => Err(Kind::Stale.into()),
         }
-        numbers.list.push(key);
-        let n = numbers.list.len() as u64;
-        numbers.known.insert(key, n);
-        Ok(n)
+    }
+
+    /// The snapshot or volume of a dataset object, if the directory shows one.
+    fn shown_as(&self, object: u64) -> Result<Option<Key>> {
+        let name_of = |list: Vec<(String, u64)>| list.into_iter().find(|(_, o)| *o == object);
+        let key = match name_of(self.from.list()?) {
+            Some((name, _)) => self.from.find(&name),
+            None => match name_of(self.from.volumes()?) {
+                Some((name, _)) => self.from.find_volume(&name),
+                None => return Ok(None),
+            },
+        };
+        match key {
+            Ok(key) => Ok(Some(key).filter(|k| k.object == object)),
+            Err(e) if e.kind == Kind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the directory shows a snapshot or volume of a dataset object.
+    pub(crate) fn shows_object(&self, object: u64) -> bool {
+        let shown = self.shown_as(object);
+        self.mode() != Snapdir::Disabled && shown.is_ok_and(|key| key.is_some())
     }
 
     fn tree(&self, number: u64) -> Result<Arc<Tree>> {
@@ -332,11 +403,7 @@ impl Ctldir {
             t.used.store(now, Ordering::Relaxed);
             return Ok(t.clone());
         }
-        let at = (number - 1) as usize;
-        let numbers = self.numbers.acquire_read();
-        let key = *numbers.list.get(at).ok_or(Kind::Stale)?;
-        drop(numbers);
-        self.open(key, number)
+        self.open(self.key(number)?, number)
     }
 
     /// Opens a snapshot or volume, or finds it open.
@@ -431,7 +498,7 @@ impl Ctldir {
 
     /// The snapshot of that key, opened, if the directory shows one.
     pub(crate) fn shown(&self, key: Key) -> Result<Arc<Tree>> {
-        let known = self.numbers.acquire_read().known.get(&key).copied();
+        let known = self.numbers.acquire_read().known(&key);
         let number = match known {
             Some(number) => number,
             // A key of another dataset must not be opened, and none that is made up be kept.

@@ -433,6 +433,11 @@ impl Door {
         }
     }
 
+    /// Whether a client has a file of it open.
+    pub fn has_open_files(&self) -> bool {
+        self.nodes.known().iter().any(|n| n.open)
+    }
+
     /// Clients drop `nlookup` of the lookups that they were given for a node.
     pub fn forget(&self, node: u64, nlookup: u64) {
         if ctldir::is_ours(node) {

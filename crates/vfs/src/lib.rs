@@ -52,6 +52,7 @@ mod subscriber;
 mod suspension;
 mod view;
 mod view_copy;
+mod view_handles;
 mod view_ids;
 mod writers;
 

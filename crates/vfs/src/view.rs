@@ -110,7 +110,7 @@ pub struct View<M> {
     /// How many hang somewhere, and how many of them not in a root.
     hung: AtomicUsize,
     deep: AtomicUsize,
-    trees: ViewTrees,
+    pub(crate) trees: ViewTrees,
     /// A file system that has ended is forgotten.
     forgotten: (Mutex<()>, Condvar),
     clients: OnceLock<Arc<dyn Subscriber>>,
@@ -220,11 +220,17 @@ impl<M: Within> View<M> {
 
     /// Every file system but the first.
     pub fn others(&self) -> Vec<Arc<M>> {
+        let numbered = self.numbered_others().into_iter();
+        numbered.map(|(_, files)| files).collect()
+    }
+
+    /// The same with their numbers.
+    pub(crate) fn numbered_others(&self) -> Vec<(u32, Arc<M>)> {
         let members = self.table.acquire_read().members.clone();
         let files = members
             .values()
             .filter_map(|m| match &*m.state.try_acquire_read()? {
-                State::Files(files) => Some(files.clone()),
+                State::Files(files) => Some((m.number, files.clone())),
                 _ => None,
             });
         files.collect()
@@ -244,7 +250,8 @@ impl<M: Within> View<M> {
         node: u64,
         f: impl FnOnce(&At<'_, M>) -> std::result::Result<R, E>,
     ) -> std::result::Result<R, E> {
-        let (number, node) = self.trees.inside(node).ok_or(Kind::Stale)?;
+        let inside = self.trees.inside(node);
+        let (number, node) = inside.or_else(|| self.met(node)).ok_or(Kind::Stale)?;
         if number == 0 {
             return f(&At {
                 number,
@@ -1000,11 +1007,4 @@ impl ViewRoot {
 fn not_a_directory(name: &[u8]) -> Error {
     let name = String::from_utf8_lossy(name);
     Error::new(Kind::NotDir, format!("'{name}' is no directory"))
-}
-
-impl Door {
-    /// Whether a client has a file of it open.
-    pub fn has_open_files(&self) -> bool {
-        self.nodes.known().iter().any(|n| n.open)
-    }
 }

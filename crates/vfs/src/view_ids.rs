@@ -6,7 +6,7 @@
 //! |---|---|
 //! | 0, any | 24 bits: number of the file system; 5 bits of the generation; 34 bits: object, or 1 for the root |
 //! | 1, 0 | 24 bits: number of the file system; 38 bits: an id that its door has counted |
-//! | 1, 1 | 22 bits: number of a snapshot or volume in this view; 40 bits: object in it. 0: a directory of `.zfs`; 24 bits: number of the file system; 8 bits: which |
+//! | 1, 1 | 22 bits: number of a snapshot or volume in this view, its dataset object as in `ctldir.rs`; 40 bits: object in it. 0: a directory of `.zfs`; 24 bits: number of the file system; 8 bits: which |
 //!
 //! 1. The file system that the view begins with has number 0, and its root is node 1.
 //! 2. Another file system has the number of its dataset object, if that is below [`COUNTED_FROM`]. So an id means the same file in
@@ -20,10 +20,9 @@
 //! An inode number is the object number of the first file system (number 0). In the others the dataset is mixed in, as it is in
 //! snapshots: no two objects of the pool have one, and an object has the same as long as its dataset has its object in the pool.
 
-use crate::ctldir::{self, MOST_TREES, OURS};
+use crate::ctldir::{self, Numbers, OURS};
 use crate::nodes::{COUNTED, GENERATIONS_IN_VIEW, OBJECTS_IN_VIEW, OBJECT_BITS, ROOT};
 use base::sync::RwLockExt;
-use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
 /// Bits of an object number in an id of a snapshot's node.
@@ -45,38 +44,32 @@ pub(crate) const MOST: u32 = 1 << 24;
 /// Numbers below it are those of dataset objects.
 pub(crate) const COUNTED_FROM: u32 = 1 << 23;
 
-#[derive(Default)]
-struct Trees {
-    /// File system, and number there, by number in the view (from 1).
-    list: Vec<(u32, u64)>,
-    known: HashMap<(u32, u64), u64>,
-}
-
-/// The snapshots and volumes that somebody has looked into, numbered for one view.
+/// The snapshots and volumes that somebody has looked into, by file system and number there, numbered for one view: those that have
+/// the number of their dataset object there have it here, too.
 #[derive(Clone, Default)]
-pub(crate) struct ViewTrees(Arc<RwLock<Trees>>);
+pub(crate) struct ViewTrees(Arc<RwLock<Numbers<(u32, u64)>>>);
 
 impl ViewTrees {
     fn number(&self, of: (u32, u64)) -> Option<u64> {
-        if let Some(n) = self.0.acquire_read().known.get(&of) {
-            return Some(*n);
-        }
-        let mut trees = self.0.acquire_write();
-        if let Some(n) = trees.known.get(&of) {
-            return Some(*n);
-        }
-        if trees.list.len() + 1 >= MOST_TREES {
-            return None;
-        }
-        trees.list.push(of);
-        let n = trees.list.len() as u64;
-        trees.known.insert(of, n);
-        Some(n)
+        let known = self.0.acquire_read().known(&of);
+        known.or_else(|| self.0.acquire_write().give(of, of.1))
     }
 
     fn of(&self, number: u64) -> Option<(u32, u64)> {
-        let at = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.0.acquire_read().list.get(at).copied()
+        self.0.acquire_read().of(number)
+    }
+
+    /// The dataset object that an id of the view names, if it is that of a snapshot or volume into which nobody has looked since the
+    /// mount: a client may have kept it over a restart.
+    pub(crate) fn unseen(&self, id: u64) -> Option<u64> {
+        let tree = (id & !OURS) >> TREE_OBJECTS;
+        let is_one = id & OURS == OURS && (1..ctldir::COUNTED_FROM).contains(&tree);
+        (is_one && self.of(tree).is_none()).then_some(tree)
+    }
+
+    /// A snapshot or volume of a file system is seen, by its dataset object.
+    pub(crate) fn see(&self, file_system: u32, object: u64) {
+        let _ = self.number((file_system, object));
     }
 
     /// The file system and its node that an id of the view means.
@@ -197,7 +190,7 @@ pub(crate) fn inode(dataset: u64, ours: bool, ino: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctldir::{dir_id, Dir};
+    use crate::ctldir::{dir_id, Dir, MOST_TREES};
     use std::collections::HashSet;
 
     #[test]

@@ -65,11 +65,44 @@ pub struct Options {
     pub out: PathBuf,
 }
 
+/// A command with rows of its own.
+pub struct Command<'a> {
+    pub name: &'static str,
+    pub usage: &'static str,
+    pub rows: &'a [&'a str],
+    /// Options that have no meaning in it.
+    pub useless: &'static [&'static str],
+}
+
+/// Whether an option was given.
+pub fn is_given(args: &[String], name: &str) -> bool {
+    args.iter().any(|a| a.split('=').next() == Some(name))
+}
+
 impl Options {
     /// Errors: invalid with a sentence for the user.
     pub fn parse(args: &[String]) -> Result<Options> {
         let names: Vec<&str> = rows::ROWS.iter().map(|r| r.name).collect();
         Options::parse_for(args, &names)
+    }
+
+    /// Those of a command of its own with other rows, whose results go into a folder of its name; none: it was asked how it is
+    /// used, and has said so.
+    pub fn of_command(args: &[String], c: &Command) -> Result<Option<Options>> {
+        if args.iter().any(|a| a == "-h" || a == "--help") {
+            print!("{}", c.usage);
+            return Ok(None);
+        }
+        let mut o = Options::parse_for(args, c.rows)?;
+        if let Some(useless) = c.useless.iter().find(|name| is_given(args, name)) {
+            bail!(Invalid, "{useless} has no meaning here\n{}", c.usage);
+        }
+        if !is_given(args, "--out") {
+            o.out = testkit::packages::workspace()
+                .join("target/bench")
+                .join(c.name);
+        }
+        Ok(Some(o))
     }
 
     /// The same for a command with other rows.

@@ -6,7 +6,7 @@ mod parts;
 
 use crate::child::interrupted;
 use crate::device::Device;
-use crate::options::Options;
+use crate::options::{self, is_given, Options};
 use crate::systems::{self, World};
 use crate::usage::Meter;
 use crate::{machine, plot};
@@ -134,38 +134,35 @@ impl At<'_> {
     }
 }
 
-fn options(args: &[String]) -> Result<Options> {
+fn options(args: &[String]) -> Result<Option<Options>> {
     let names: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
-    let mut o = Options::parse_for(args, &names)?;
-    let given = |name: &str| args.iter().any(|a| a.split('=').next() == Some(name));
-    for useless in ["--size", "--large", "--seconds", "--device"] {
-        if given(useless) {
-            bail!(Invalid, "{useless} has no meaning here\n{USAGE}");
-        }
-    }
-    if !given("--systems") {
+    let command = options::Command {
+        name: "growth",
+        usage: USAGE,
+        rows: &names,
+        useless: &["--size", "--large", "--seconds", "--device"],
+    };
+    let Some(mut o) = Options::of_command(args, &command)? else {
+        return Ok(None);
+    };
+    if !is_given(args, "--systems") {
         o.systems = ["ext4", "btrfs", "ours"].map(String::from).to_vec();
     }
-    if !given("--rounds") {
+    if !is_given(args, "--rounds") {
         o.rounds = 2;
     }
-    if !given("--limit") {
+    if !is_given(args, "--limit") {
         o.limit = None;
     }
-    if !given("--out") {
-        o.out = testkit::packages::workspace().join("target/bench/growth");
-    }
-    Ok(o)
+    Ok(Some(o))
 }
 
 /// The command; false if something could not be measured for another reason than that it cannot be
 /// run here.
 pub fn run(args: &[String]) -> Result<bool> {
-    if args.iter().any(|a| a == "-h" || a == "--help") {
-        print!("{USAGE}");
+    let Some(o) = options(args)? else {
         return Ok(true);
-    }
-    let o = options(args)?;
+    };
     let (folder, programs) = systems::ready(&o)?;
     let mut curves = Curves::new(
         PARTS.iter().map(|p| (p.name, p.about)).collect(),
@@ -242,7 +239,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Options> {
         let args: Vec<String> = line.split_whitespace().map(str::to_string).collect();
-        options(&args)
+        options(&args).map(|o| o.expect("no help was asked for"))
     }
 
     #[test]

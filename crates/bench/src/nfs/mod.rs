@@ -11,7 +11,7 @@ use crate::child::{interrupted, sh};
 use crate::device::{warm_memory, Device};
 use crate::machine;
 use crate::markdown::{short, table};
-use crate::options::Options;
+use crate::options::{self, Options};
 use crate::stats::{geometric_mean, median, spread};
 use crate::systems::{self, World};
 use crate::usage::{Meter, Usage};
@@ -57,19 +57,14 @@ const SYSTEMS: [&str; 2] = ["ours", "ganesha"];
 /// The process is in namespaces of its own already.
 const APART: &str = "ZFS_FUSE_BENCH_APART";
 
-fn options(args: &[String]) -> Result<Options> {
-    let names: Vec<&str> = ROWS.iter().map(|r| r.0).collect();
-    let mut o = Options::parse_for(args, &names)?;
-    let given = |name: &str| args.iter().any(|a| a.split('=').next() == Some(name));
-    for useless in ["--large", "--device", "--limit", "--systems", "--before"] {
-        if given(useless) {
-            bail!(Invalid, "{useless} has no meaning here\n{USAGE}");
-        }
-    }
-    if !given("--out") {
-        o.out = testkit::packages::workspace().join("target/bench/nfs");
-    }
-    Ok(o)
+fn options(args: &[String]) -> Result<Option<Options>> {
+    let command = options::Command {
+        name: "nfs",
+        usage: USAGE,
+        rows: &ROWS.map(|r| r.0),
+        useless: &["--large", "--device", "--limit", "--systems", "--before"],
+    };
+    Options::of_command(args, &command)
 }
 
 /// The command; false if something could not be measured.
@@ -77,11 +72,9 @@ fn options(args: &[String]) -> Result<Options> {
 /// # Errors
 /// The options are wrong; the devices or the namespaces cannot be had.
 pub fn run(args: &[String]) -> Result<bool> {
-    if args.iter().any(|a| a == "-h" || a == "--help") {
-        print!("{USAGE}");
+    let Some(o) = options(args)? else {
         return Ok(true);
-    }
-    let o = options(args)?;
+    };
     if std::env::var_os(APART).is_none() {
         // Before the network is gone.
         if let Err(e) = testkit::packages::get(testkit::packages::Set::Ganesha) {

@@ -11,7 +11,7 @@ use crate::child::interrupted;
 use crate::data::Supply;
 use crate::device::{drop_caches, warm_memory, Device};
 use crate::machine;
-use crate::options::Options;
+use crate::options::{self, is_given, Options};
 use crate::systems::ours::{Ours, POOL};
 use crate::systems::{self, System, World};
 use crate::usage::Meter;
@@ -61,31 +61,30 @@ const NAMES: [&str; 11] = [
 /// Bytes of a file.
 const FILE: u64 = 64 << 20;
 
-fn options(args: &[String]) -> Result<Options> {
-    let mut o = Options::parse_for(args, &NAMES)?;
-    let given = |name: &str| args.iter().any(|a| a.split('=').next() == Some(name));
-    for useless in ["--large", "--device", "--limit"] {
-        if given(useless) {
-            bail!(Invalid, "{useless} has no meaning here\n{USAGE}");
-        }
-    }
-    if !given("--systems") {
+fn options(args: &[String]) -> Result<Option<Options>> {
+    let command = options::Command {
+        name: "scans",
+        usage: USAGE,
+        rows: &NAMES,
+        useless: &["--large", "--device", "--limit"],
+    };
+    let Some(mut o) = Options::of_command(args, &command)? else {
+        return Ok(None);
+    };
+    if !is_given(args, "--systems") {
         o.systems = ["zfs-fuse-0.7", "ours"].map(String::from).to_vec();
     }
     let known = ["zfs-fuse-0.7", "ours", "before"];
     if let Some(s) = o.systems.iter().find(|s| !known.contains(&s.as_str())) {
         bail!(Invalid, "{s} has no part in this\n{USAGE}");
     }
-    if !given("--size") {
+    if !is_given(args, "--size") {
         o.size = if o.full { 2 << 30 } else { 256 << 20 };
     }
-    if !given("--seconds") {
+    if !is_given(args, "--seconds") {
         o.seconds = if o.full { 60 } else { 10 };
     }
-    if !given("--out") {
-        o.out = testkit::packages::workspace().join("target/bench/scans");
-    }
-    Ok(o)
+    Ok(Some(o))
 }
 
 /// What a row has at hand.
@@ -100,11 +99,9 @@ struct At<'a> {
 
 /// The command; false if something could not be measured for another reason than that it cannot be run here.
 pub fn run(args: &[String]) -> Result<bool> {
-    if args.iter().any(|a| a == "-h" || a == "--help") {
-        print!("{USAGE}");
+    let Some(o) = options(args)? else {
         return Ok(true);
-    }
-    let o = options(args)?;
+    };
     let (folder, programs) = systems::ready(&o)?;
     eprintln!("bench: preparing four devices");
     let bytes = (o.size / 4 * 5 + (256 << 20)).max(1280 << 20);
@@ -411,7 +408,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Options> {
         let args: Vec<String> = line.split_whitespace().map(str::to_string).collect();
-        options(&args)
+        options(&args).map(|o| o.expect("no help was asked for"))
     }
 
     #[test]

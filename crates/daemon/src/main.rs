@@ -5,13 +5,16 @@
 mod attack_tests;
 mod bounded_run;
 mod budget;
+mod commands;
 mod dirty;
 mod door;
 #[cfg(test)]
 mod ending_tests;
 mod faults;
+mod fstab;
 mod health_watch;
 mod kernel_exports;
+mod list_cache;
 mod log;
 mod mount_parts;
 mod named_paths;

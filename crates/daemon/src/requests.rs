@@ -241,6 +241,9 @@ impl Control {
         if let Some(folder) = options.event_scripts {
             crate::scripts::watch(&admin, folder);
         }
+        if let Some(folder) = crate::list_cache::folder() {
+            crate::list_cache::watch(&admin, folder)?;
+        }
         serve_shares(&admin, !options.nfs_listen.is_empty())?;
         let starting = Starting::watch(&admin);
         admin.import_cached();

@@ -1,7 +1,8 @@
 //! Options of mounts, and what is set on files beyond their modes.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use system_tests::Rig;
+use system_tests::{until, Rig};
 
 /// A pool mounted at a place of the rig.
 fn pool(rig: &mut Rig) -> String {
@@ -223,4 +224,229 @@ fn mount_of_the_system_mounts_and_remounts_through_the_helper() {
     assert!(said.contains("umount(8)"), "{said}");
     rig.zfs(&["unmount", &there]);
     rig.stop();
+}
+
+/// A line of fstab(5) with `user` lets everybody mount, by mount(8) as it is installed, which runs its helper as the user.
+#[test]
+fn ordinary_users_mount_and_unmount_what_fstab_lets_them() {
+    let Some(mut rig) = Rig::as_root("fstab") else {
+        return;
+    };
+    let suid = |p: &str| std::fs::metadata(p).is_ok_and(|m| m.mode() & 0o4000 != 0);
+    if !suid("/usr/bin/mount") || !suid("/usr/bin/umount") {
+        eprintln!("skipped: fstab needs mount(8) and umount(8) with the set-user-id bit");
+        return;
+    }
+    // The table, and the folder of the helper, are other ones for this daemon and those who enter its mount namespace.
+    let own = rig.path().to_path_buf();
+    let (table, places) = (own.join("fstab"), own.join("places"));
+    for d in ["sbin-new", "sbin-work", "places"] {
+        std::fs::create_dir(own.join(d)).unwrap();
+    }
+    let place = |name: &str| {
+        let at = places.join(name);
+        std::fs::create_dir(&at).unwrap();
+        at.to_str().unwrap().to_string()
+    };
+    let (mine, ro, snap, other) = (place("mine"), place("ro"), place("snap"), place("other"));
+    let lines = format!(
+        "tank/mine {mine} zfs noauto,user,nofail,x-systemd.requires=zfs-fuse.service 0 0\n\
+         tank/ro {ro} fuse.zfs noauto,users,ro,exec 0 0\n\
+         tank/mine@s {snap} zfs noauto,user 0 0\n\
+         tank/other {other} zfs noauto 0 0\n"
+    );
+    std::fs::write(&table, lines).unwrap();
+    let helper = std::fs::canonicalize(own.join("bin/zfs")).unwrap();
+    let folder = own.display();
+    rig.daemon_prelude(&format!(
+        "[ -n \"$APART\" ] || APART=1 exec unshare -m --propagation slave sh -c \
+         'mount --bind {folder}/fstab /etc/fstab && \
+          mount -t overlay overlay -o lowerdir=/usr/sbin,upperdir={folder}/sbin-new,workdir={folder}/sbin-work /usr/sbin && \
+          ln -sf {helper} /usr/sbin/mount.zfs && ln -sf {helper} /usr/sbin/mount.fuse.zfs && exec \"$0\" \"$@\"' \"$0\" \"$@\"; ",
+        helper = helper.display()
+    ));
+    rig.start();
+    let disk = rig.image("disk", 256 << 20);
+    rig.zpool(&["create", "-m", "none", "tank", &disk]);
+    for fs in ["tank/mine", "tank/ro", "tank/other"] {
+        rig.zfs(&["create", "-o", "mountpoint=legacy", fs]);
+    }
+    rig.zfs(&["snapshot", "tank/mine@s"]);
+    let pid = rig.pid();
+    let inside = |script: &str| rig.sh(&format!("nsenter -t {pid} -m sh -ec '{script}'"));
+    let user = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    inside(&format!(
+        "chmod 755 {folder}; {user} mount {mine}; findmnt -no FSTYPE,SOURCE {mine}; chmod 777 {mine}; {user} touch {mine}/f; \
+         {user} mount {ro}; {user} mount {snap}; {user} ls {snap}"
+    ));
+    let shown = inside(&format!(
+        "findmnt -no OPTIONS {mine}; findmnt -no OPTIONS {ro}"
+    ));
+    let lines: Vec<&str> = shown.lines().collect();
+    let has = |line: usize, option: &str| lines[line].split(',').any(|o| o == option);
+    assert!(
+        has(0, "nosuid") && has(0, "nodev") && has(0, "noexec") && has(0, "rw"),
+        "{shown}"
+    );
+    assert!(
+        has(1, "nosuid") && has(1, "nodev") && !has(1, "noexec") && has(1, "ro"),
+        "{shown}"
+    );
+    // Neither what is not listed, nor with other options, nor elsewhere.
+    inside(&format!(
+        "if {user} mount {other} 2>/dev/null; then false; fi"
+    ));
+    let ask = |args: &[&str]| rig.try_run_as(Some(65534), "zfs", args);
+    assert!(ask(&["mount", "tank/other", &other])
+        .fails(1)
+        .contains("permission denied"));
+    assert!(ask(&["mount", "tank/mine", &other])
+        .fails(1)
+        .contains("permission denied"));
+    assert!(ask(&["mount", "-o", "remount,suid", "tank/mine", &mine])
+        .fails(1)
+        .contains("permission denied"));
+    // Who may mount may unmount: whoever has mounted, or everybody where it says so.
+    inside(&format!(
+        "{user} umount {snap}; {user} umount {mine}; {user} umount {ro}"
+    ));
+    assert_eq!(rig.zfs(&["mount"]), "");
+    ask(&["mount", "-o", "suid,dev,exec", "tank/mine", &mine]).ok();
+    let shown = inside(&format!("findmnt -no OPTIONS {mine}"));
+    assert!(
+        shown.contains("nosuid") && shown.contains("noexec"),
+        "{shown}"
+    );
+    inside(&format!("umount {mine}; mount {other}; umount {other}"));
+    rig.zpool(&["export", "tank"]);
+    rig.stop();
+}
+
+/// What OpenZFS's event daemon keeps for the generator of mount units, and what that makes of it.
+#[test]
+fn mount_units_follow_from_the_list_that_the_daemon_keeps() {
+    let Some(mut rig) = Rig::as_root("list-cache") else {
+        return;
+    };
+    let folder = rig.path().join("run/zfs-list.cache");
+    let file = folder.join("tank");
+    std::fs::create_dir(&folder).unwrap();
+    let at = pool(&mut rig);
+    // Nobody but the administrator begins it.
+    rig.zfs(&["create", "tank/a"]);
+    assert!(!file.exists());
+    std::fs::write(&file, "").unwrap();
+    rig.zfs(&["set", "canmount=noauto", "tank/a"]);
+    let text = || std::fs::read_to_string(&file).unwrap();
+    let line = |name: &str| -> Vec<String> {
+        let text = text();
+        let found = text.lines().find(|l| l.split('\t').next() == Some(name));
+        found.map_or(Vec::new(), |l| l.split('\t').map(str::to_string).collect())
+    };
+    until("noauto is in the list", || {
+        line("tank/a").get(2).is_some_and(|c| c == "noauto")
+    });
+    assert_eq!(line("tank").len(), 20);
+    assert_eq!(line("tank")[..3], ["tank", &at, "on"]);
+    rig.zfs(&[
+        "set",
+        "org.openzfs.systemd:requires=zfs-fuse.service",
+        "tank",
+    ]);
+    rig.zfs(&[
+        "create",
+        "-o",
+        "zfs-fuse:view=on",
+        "-o",
+        "readonly=on",
+        "tank/v",
+    ]);
+    rig.zfs(&["create", "-p", "tank/v/in/deep"]);
+    rig.zfs(&["rename", "tank/a", "tank/b"]);
+    until("new names are in the list", || {
+        !line("tank/b").is_empty() && !line("tank/v/in/deep").is_empty()
+    });
+    assert!(line("tank/a").is_empty());
+    assert_eq!(line("tank/b")[12], "zfs-fuse.service");
+    assert_eq!(
+        (line("tank/v")[7].as_str(), line("tank/v")[19].as_str()),
+        ("on", "-")
+    );
+    // No mounts of their own.
+    for part in ["tank/v/in", "tank/v/in/deep"] {
+        assert_eq!(line(part)[19], "on", "{part}");
+    }
+    units(&rig, &at);
+    let before = text();
+    rig.stop();
+    assert_eq!(text(), before, "it is for the next start");
+    rig.start();
+    rig.zpool(&["export", "tank"]);
+    until("the list is empty", || text() == "\n");
+    rig.zpool(&["import", "-d", rig.disks().to_str().unwrap(), "tank"]);
+    until("the list is there", || text() == before);
+    rig.zpool(&["destroy", "tank"]);
+    until("the list is empty", || text() == "\n");
+    rig.stop();
+}
+
+/// OpenZFS's generator makes mount units of the list that systemd takes.
+fn units(rig: &Rig, at: &str) {
+    let set = testkit::packages::get(testkit::packages::Set::OpenZfs);
+    let generator = set.and_then(|s| {
+        Ok((
+            s.file("lib/systemd/system-generators/zfs-mount-generator")?,
+            s.libraries(),
+        ))
+    });
+    let (generator, libraries) = match generator {
+        Ok(found) => found,
+        Err(e) => {
+            eprintln!("skipped: no generator: {e}");
+            return;
+        }
+    };
+    let libraries = std::env::join_paths(libraries).unwrap();
+    let dir = rig.path().display();
+    for d in ["etc-new", "etc-work", "units", "early", "late"] {
+        std::fs::create_dir(rig.path().join(d)).unwrap();
+    }
+    rig.sh(&format!(
+        "unshare -m sh -ec 'mount -t overlay overlay -o lowerdir=/etc,upperdir={dir}/etc-new,workdir={dir}/etc-work /etc; \
+         mkdir -p /etc/zfs/zfs-list.cache; cp {dir}/run/zfs-list.cache/* /etc/zfs/zfs-list.cache/; \
+         LD_LIBRARY_PATH={} {} {dir}/units {dir}/early {dir}/late'",
+        libraries.to_string_lossy(),
+        generator.display()
+    ));
+    let unit = |place: &str| {
+        let name = rig.sh(&format!("systemd-escape -p --suffix=mount {place}"));
+        rig.path().join("units").join(name.trim())
+    };
+    let text = |place: &str| std::fs::read_to_string(unit(place)).unwrap_or_default();
+    let own = text(at);
+    for word in [
+        &format!("Where={at}")[..],
+        "What=tank",
+        "Type=zfs",
+        "zfsutil",
+        "zfs-fuse.service",
+    ] {
+        assert!(own.contains(word), "{word}: {own}");
+    }
+    assert!(text(&format!("{at}/v")).contains("What=tank/v"));
+    assert!(text(&format!("{at}/b")).contains("What=tank/b"));
+    assert_eq!(text(&format!("{at}/v/in")), "");
+    let unit = unit(at);
+    let said = rig.sh(&format!(
+        "systemd-analyze verify --man=no --recursive-errors=no {} 2>&1 || true",
+        unit.display()
+    ));
+    for wrong in [
+        "Unknown key",
+        "Unknown section",
+        "Failed to parse",
+        "Invalid",
+    ] {
+        assert!(!said.contains(wrong), "{said}");
+    }
 }

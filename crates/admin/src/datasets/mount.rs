@@ -108,6 +108,23 @@ fn remount(entry: &PoolEntry, m: &Mounted, options: &[String], user: Option<u32>
     })
 }
 
+/// The options of a mount that a user may make because the administrator has listed it (fstab(5)), as mount(8) would make it. The
+/// caller's own do not count.
+fn listed_mount(
+    admin: &Admin,
+    peer: Peer,
+    dataset: &str,
+    options: &[String],
+    directory: Option<&str>,
+) -> Option<Vec<String>> {
+    rights::mounting_user(admin, peer)?;
+    let place = directory.filter(|_| !remounts(options).0)?;
+    let options = admin.process.lets_users_mount(dataset, Path::new(place))?;
+    let power = |o: &str| matches!(o, "user" | "users").then_some("noexec,nosuid,nodev");
+    let each = options.split(',').map(|o| power(o).unwrap_or(o));
+    Some(each.map(str::to_string).collect())
+}
+
 /// `zfs mount NAME [DIRECTORY]`. `force`: even if blocks of it are missing since it was received from a redacted stream.
 pub fn mount(
     admin: &Arc<Admin>,
@@ -119,6 +136,20 @@ pub fn mount(
     directory: Option<&str>,
 ) -> Answer<()> {
     let entry = datasets::entry_of(admin, dataset)?;
+    // It is the administrator's mount then.
+    let listed = listed_mount(admin, peer, dataset, options, directory);
+    let (peer, options) = match &listed {
+        Some(options) => (
+            Peer {
+                uid: 0,
+                gid: 0,
+                ..peer
+            },
+            options.as_slice(),
+        ),
+        None => (peer, options),
+    };
+    let force = force && listed.is_none();
     reach(admin, &entry, dataset, directory, peer)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();

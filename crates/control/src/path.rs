@@ -34,6 +34,13 @@ pub const SYSTEM_SOCKET_VARIABLE: &str = "ZFS_FUSE_SYSTEM_SOCKET";
 /// Socket of root's daemon.
 const SYSTEM_SOCKET: &str = "/run/zfs-fuse/control.sock";
 
+/// Whether this process, a daemon, is the one of the system: root's, at its usual socket. It alone registers with what there is once
+/// on a machine.
+pub fn is_system_daemon() -> bool {
+    let own = std::env::var_os(SOCKET_VARIABLE).is_some_and(|v| !v.is_empty());
+    !own && rustix::process::geteuid().is_root()
+}
+
 /// Where an ordinary user asks root's daemon about pools that the user's own daemon does not have. None for
 /// root, and with `ZFS_FUSE_SOCKET`, which names the one daemon to be asked.
 pub fn system_socket() -> Option<PathBuf> {

@@ -11,6 +11,7 @@ use base::sync::MutexExt;
 use base::{bail, Error, Result};
 use nfs::connection::{self, Activity};
 use nfs::handle::FileSystem;
+use nfs::rpcbind::{self, Registered};
 use nfs::{Export, Exports, Inside, Server, Verifiers};
 use pool::Pool;
 use rustix::net::sockopt;
@@ -147,6 +148,7 @@ pub fn bind(addresses: &[SocketAddr]) -> Result<Bound> {
 pub struct Serving {
     server: Arc<Server>,
     connections: Arc<Connections>,
+    registered: Registered,
 }
 
 /// A connection.
@@ -213,6 +215,7 @@ impl Serving {
     /// No client is answered any more, so that none is told that what is about to be unmounted is gone.
     pub fn stop(&self) {
         self.server.stop();
+        self.registered.take_back(Path::new(rpcbind::SOCKET));
         for connection in self.connections.all.acquire().iter() {
             connection.end();
         }
@@ -230,9 +233,11 @@ pub fn serve(admin: &Arc<Admin>, bound: Bound) -> Result<Serving> {
     };
     let server = Arc::new(Server::new(Box::new(mounts)));
     let connections: Arc<Connections> = Arc::default();
+    let mut addresses = Vec::new();
     for listener in bound.0 {
         if let Ok(address) = listener.local_addr() {
             crate::log::info(&format!("NFS is served at {address}"));
+            addresses.push(address);
         }
         let (server, connections) = (server.clone(), connections.clone());
         std::thread::Builder::new()
@@ -242,7 +247,29 @@ pub fn serve(admin: &Arc<Admin>, bound: Bound) -> Result<Serving> {
     Ok(Serving {
         server,
         connections,
+        registered: register(&addresses),
     })
+}
+
+/// Tells rpcbind(8), if there is one, where clients find the server. Only the daemon of the system does: there is one place for each
+/// program.
+fn register(addresses: &[SocketAddr]) -> Registered {
+    if addresses.is_empty() || !control::path::is_system_daemon() {
+        return Registered::default();
+    }
+    match rpcbind::register(Path::new(rpcbind::SOCKET), addresses) {
+        Ok(Some(registered)) => {
+            crate::log::info("rpcbind tells clients of the ports of NFS");
+            registered
+        }
+        Ok(None) => Registered::default(),
+        Err(e) => {
+            crate::log::warn(&format!(
+                "showmount(8), and mounts that name no port, do not find this server of NFS: {e}"
+            ));
+            Registered::default()
+        }
+    }
 }
 
 fn accept(listener: &TcpListener, server: &Arc<Server>, connections: &Arc<Connections>) {

@@ -38,6 +38,7 @@ mod names;
 mod procedures;
 mod replies;
 pub mod rpc;
+pub mod rpcbind;
 mod server;
 mod xdr;
 

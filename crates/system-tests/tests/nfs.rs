@@ -268,6 +268,10 @@ fn clients_go_on_after_a_restart() {
         return;
     };
     let (f, _) = c.create(&root, "f", 0o600, true).unwrap();
+    c.write(&f, 0, b"then", 2).unwrap();
+    rig.zfs(&["snapshot", "tank@s"]);
+    let (old, _) = c.walk(&root, ".zfs/snapshot/s/f").unwrap();
+    let (dir, _) = c.walk(&root, ".zfs/snapshot").unwrap();
     let stop = std::thread::spawn(move || {
         let mut calls = 0;
         // Until nobody answers.
@@ -285,6 +289,10 @@ fn clients_go_on_after_a_restart() {
     let (f, _) = stop.join().unwrap();
     rig.start();
     assert!(client(at).getattr(&f).is_ok());
+    assert_eq!(client(at).read_all(&old).unwrap(), b"then");
+    assert!(client(at).lookup(&dir, "s").is_ok());
+    rig.zfs(&["destroy", "tank@s"]);
+    assert_eq!(client(at).getattr(&old), Err(STALE));
 }
 
 #[test]
@@ -643,4 +651,93 @@ fn programs_of_libnfs() {
     );
     let (f, _) = c.lookup(&root, "copy").unwrap();
     assert_eq!(c.getattr(&f).unwrap().size, 9_000_001);
+}
+
+/// A client in Python, which has nothing of C in it.
+const PYTHON: &str = r#"
+import sys
+from pyNfsClient import Mount, NFSv3
+from pyNfsClient.const import MNT3_OK, NFS3_OK, UNCHECKED, GUARDED, FILE_SYNC, UNSTABLE
+
+path, port, uid, gid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+auth = {"flavor": 1, "machine_name": "test", "uid": uid, "gid": gid, "aux_gid": []}
+mount = Mount("127.0.0.1", port, 30, auth)
+mount.connect()
+assert mount.null()["status"] == MNT3_OK
+res = mount.mnt(path, auth)
+assert res["status"] == MNT3_OK, res
+root = res["mountinfo"]["fhandle"]
+nfs = NFSv3("127.0.0.1", port, 30, auth)
+nfs.connect()
+
+def good(res):
+    assert res["status"] == NFS3_OK, res
+    return res["resok"]
+
+def handle(res):
+    return good(res)["obj"]["handle"]["data"]
+
+nfs.null()
+d = handle(nfs.mkdir(root, "d", 0o755))
+f = handle(nfs.create(d, "f", UNCHECKED, mode=0o640))
+data = "".join(chr(33 + n % 90) for n in range(200000))
+for at in range(0, len(data), 50000):
+    piece = data[at:at + 50000]
+    res = good(nfs.write(f, at, len(piece), piece, UNSTABLE if at else FILE_SYNC))
+    assert res["count"] == len(piece), res
+good(nfs.commit(f))
+back = b"".join(good(nfs.read(f, at, 50000))["data"] for at in range(0, len(data), 50000))
+assert back == data.encode(), len(back)
+assert nfs.getattr(f)["attributes"]["size"] == len(data)
+assert nfs.create(d, "f", GUARDED, mode=0o640)["status"] == 17
+good(nfs.symlink(d, "l", "f"))
+l = good(nfs.lookup(d, "l"))["object"]["data"]
+assert good(nfs.readlink(l))["data"] == b"f"
+good(nfs.link(f, d, "g"))
+good(nfs.rename(d, "g", root, "h"))
+good(nfs.setattr(f, mode=0o600, size=10))
+assert nfs.lookup(d, "none")["status"] == 2
+names = set()
+entry = good(nfs.readdirplus(d))["reply"]["entries"]
+while entry:
+    names.add(entry[0]["name"])
+    entry = entry[0]["nextentry"]
+assert names == {b".", b"..", b"f", b"l"}, names
+good(nfs.fsstat(root)); good(nfs.fsinfo(root)); good(nfs.pathconf(root)); good(nfs.access(f, 63))
+good(nfs.remove(d, "l"))
+old = good(nfs.lookup(root, ".zfs"))["object"]["data"]
+old = good(nfs.lookup(old, "snapshot"))["object"]["data"]
+old = good(nfs.lookup(old, "s"))["object"]["data"]
+old = good(nfs.lookup(old, "before"))["object"]["data"]
+assert good(nfs.read(old, 0, 100))["data"] == b"before"
+assert nfs.write(old, 0, 1, "x", FILE_SYNC)["status"] == 30
+print("good")
+mount.umnt()
+"#;
+
+#[test]
+fn a_client_in_python() {
+    let library = match testkit::packages::python("pyNfsClient==0.1.5") {
+        Ok(folder) => folder,
+        Err(e) => {
+            eprintln!("skipped: a_client_in_python: {e}");
+            return;
+        }
+    };
+    let Some((rig, mnt, at, ..)) = tank("nfs-python") else {
+        return;
+    };
+    fs::write(mnt.join("before"), "before").unwrap();
+    rig.zfs(&["snapshot", "tank@s"]);
+    let me = fs::metadata("/proc/self").unwrap();
+    let [port, uid, gid] = [u32::from(at.port()), me.uid(), me.gid()].map(|n| n.to_string());
+    let ran = std::process::Command::new("python3")
+        .args(["-c", PYTHON, mnt.to_str().unwrap(), &port, &uid, &gid])
+        .env("PYTHONPATH", library)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert_eq!(said, "good\n", "{}", String::from_utf8_lossy(&ran.stderr));
+    let h = fs::metadata(mnt.join("h")).unwrap();
+    assert_eq!((h.len(), h.nlink(), h.mode() & 0o777), (10, 2, 0o600));
 }

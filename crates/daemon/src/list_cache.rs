@@ -8,16 +8,16 @@
 //! 4. What is part of a view (`zfs-fuse:view`) is no mount, so no unit is to wait for one: it is to be ignored.
 //! 5. A pool with an alternate root is passed over: its mount points are not those of the next boot.
 
-use crate::commands;
+use crate::bounded_run::{self, LONGEST};
 use admin::Admin;
 use api::{Event, EventValue};
-use base::{Error, Kind, Result};
+use base::{bail, Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the generator looks.
 const FOLDER: &str = "/etc/zfs/zfs-list.cache";
@@ -29,6 +29,8 @@ const COLUMNS: &str = "name,mountpoint,canmount,atime,relatime,devices,exec,read
 const VIEW: &str = "zfs-fuse:view";
 /// How often it is looked whether the daemon is over.
 const SLEEP: Duration = Duration::from_secs(5);
+/// How long a pool may take to go when an event has said that it does.
+const GOING: Duration = Duration::from_secs(5);
 
 /// What becomes of the file of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,12 +109,24 @@ fn news(e: &Event) -> Option<(String, News)> {
 }
 
 fn update(admin: &Admin, file: &Path, pool: &str, news: News) -> Result<()> {
-    let entry = admin.pools().into_iter().find(|e| e.pool.name() == pool);
-    let text = match (news, entry) {
+    let here = || {
+        let mut pools = admin.pools().into_iter();
+        pools.find(|e| e.pool.name() == pool && !e.is_leaving())
+    };
+    let begin = Instant::now();
+    // The event comes before it has gone.
+    while news == News::Gone && here().is_some() && begin.elapsed() < GOING {
+        std::thread::sleep(GOING / 50);
+    }
+    let text = match (news, here()) {
         (_, Some(entry)) if entry.altroot.is_some() => return Ok(()),
-        (_, Some(_)) => list(pool)?,
+        (_, Some(_)) => match list(pool) {
+            // It has just gone.
+            Err(_) if here().is_none() => return Ok(()),
+            listed => listed?,
+        },
         (News::Gone, None) => "\n".to_string(),
-        // It has just gone, which an event says, or the daemon ends.
+        // Another event says so, or the daemon ends.
         (News::Changed, None) => return Ok(()),
     };
     // The administrator may have put it elsewhere.
@@ -146,7 +160,11 @@ fn list(pool: &str) -> Result<String> {
     zfs.env(control::client::NO_START_VARIABLE, "1");
     let columns = format!("{COLUMNS},{VIEW}");
     let args = ["list", "-H", "-t", "filesystem", "-o", &columns, "-r", pool];
-    Ok(lines_of(&commands::run(zfs.args(args))?))
+    let ran = bounded_run::run(zfs.args(args), LONGEST)?;
+    match ran.success {
+        true => Ok(lines_of(&ran.out)),
+        false => bail!(Io, "zfs list: {}", ran.err.trim()),
+    }
 }
 
 /// The lines of a file, of those that `zfs list` prints: sorted, without the last column. What lies in a view is to be ignored.

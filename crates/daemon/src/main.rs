@@ -5,7 +5,6 @@
 mod attack_tests;
 mod bounded_run;
 mod budget;
-mod commands;
 mod dirty;
 mod door;
 #[cfg(test)]

@@ -108,6 +108,8 @@ fn outlast_restarts_in_a_view_whatever_the_order_of_mounting() {
     let all: Vec<_> = files.iter().map(|f| format!("{m}/{f}")).collect();
     rig.sh(&format!("{p} save {} {dirs} >{saved}", all.join(" ")));
     // In snapshots, in another order than that in which they are looked into later.
+    // The kernel comes from the handle of a directory to its root by the names that directories list.
+    rig.zfs(&["set", "snapdir=visible", "tank"]);
     rig.zfs(&["snapshot", "-r", "tank@s"]);
     let old = format!("{m}/.zfs/snapshot/s/f {m}/a/.zfs/snapshot/s/d/f {m}/a/d/e/in/.zfs/snapshot/s/f {m}/b/c/.zfs/snapshot/s");
     rig.sh(&format!("{p} save {old} >{saved}.old"));
@@ -199,10 +201,8 @@ fn outlast_caches_and_mounts() {
     }
     let old = |s: &str| format!("{m}/.zfs/snapshot/{s}");
     let (one, two, three) = (old("one"), old("two"), old("three"));
-    rig.sh(&format!(
-        "{p} save {three}/a {one}/a {two}/d/b {two} {m}/.zfs/snapshot >{saved}"
-    ));
-    let good = "this is three\nthis is one\nthis is d/b\ndir\ndir\n";
+    rig.sh(&format!("{p} save {three}/a {one}/a {two}/d/b >{saved}"));
+    let good = "this is three\nthis is one\nthis is d/b\n";
     assert_eq!(rig.sh(&show), good);
     for look in ["true".to_string(), format!("cat {two}/a {three}/d/b")] {
         rig.stop();
@@ -215,7 +215,7 @@ fn outlast_caches_and_mounts() {
     for s in ["four", "five", "six"] {
         rig.zfs(&["snapshot", &format!("tank@{s}")]);
     }
-    let good = "stale\nstale\nthis is d/b\ndir\ndir\n";
+    let good = "stale\nstale\nthis is d/b\n";
     assert_eq!(rig.sh(&show), good);
     rig.zpool(&["export", "tank"]);
     rig.zdb_check("tank");

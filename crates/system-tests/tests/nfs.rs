@@ -672,7 +672,7 @@ nfs.connect()
 
 def good(res):
     assert res["status"] == NFS3_OK, res
-    return res["resok"]
+    return res.get("resok")
 
 def handle(res):
     return good(res)["obj"]["handle"]["data"]

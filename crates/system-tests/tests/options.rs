@@ -249,11 +249,13 @@ fn ordinary_users_mount_and_unmount_what_fstab_lets_them() {
         at.to_str().unwrap().to_string()
     };
     let (mine, ro, snap, other) = (place("mine"), place("ro"), place("snap"), place("other"));
+    let theirs = place("theirs");
     let lines = format!(
         "tank/mine {mine} zfs noauto,user,nofail,x-systemd.requires=zfs-fuse.service 0 0\n\
          tank/ro {ro} fuse.zfs noauto,users,ro,exec 0 0\n\
          tank/mine@s {snap} zfs noauto,user 0 0\n\
-         tank/other {other} zfs noauto 0 0\n"
+         tank/other {other} zfs noauto 0 0\n\
+         tank/theirs {theirs}/d/place zfs noauto,user 0 0\n"
     );
     std::fs::write(&table, lines).unwrap();
     let helper = std::fs::canonicalize(own.join("bin/zfs")).unwrap();
@@ -268,7 +270,7 @@ fn ordinary_users_mount_and_unmount_what_fstab_lets_them() {
     rig.start();
     let disk = rig.image("disk", 256 << 20);
     rig.zpool(&["create", "-m", "none", "tank", &disk]);
-    for fs in ["tank/mine", "tank/ro", "tank/other"] {
+    for fs in ["tank/mine", "tank/ro", "tank/other", "tank/theirs"] {
         rig.zfs(&["create", "-o", "mountpoint=legacy", fs]);
     }
     rig.zfs(&["snapshot", "tank/mine@s"]);
@@ -318,6 +320,25 @@ fn ordinary_users_mount_and_unmount_what_fstab_lets_them() {
         "{shown}"
     );
     inside(&format!("umount {mine}; mount {other}; umount {other}"));
+    // Whoever has the way to a place does not lead the mount elsewhere.
+    inside(&format!(
+        "mkdir -p {theirs}/d/place {other}/place; chown -R 65534 {theirs}"
+    ));
+    let at = format!("{theirs}/d/place");
+    for lead_away in [
+        format!("rmdir {at}; ln -s {other} {at}"),
+        format!("mv {theirs}/d {theirs}/e; ln -s {other} {theirs}/d"),
+    ] {
+        inside(&format!("{user} sh -ec \"{lead_away}\""));
+        let said = ask(&["mount", "tank/theirs", &at]).fails(1);
+        assert!(said.contains("link"), "{said}");
+        assert_eq!(rig.zfs(&["mount"]), "");
+        inside(&format!(
+            "{user} rm -rf {theirs}/d {theirs}/e; {user} mkdir -p {at}"
+        ));
+    }
+    ask(&["mount", "tank/theirs", &at]).ok();
+    inside(&format!("{user} umount {at}"));
     rig.zpool(&["export", "tank"]);
     rig.stop();
 }

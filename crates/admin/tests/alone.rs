@@ -3,7 +3,7 @@
 use admin::alone::{self, Alone, MemoryDoor, MemoryMount};
 use admin::commands::Commands;
 use admin::datasets::{create, destroy, get, look, mount, rename, set, share, snapshots};
-use admin::shares::{Share, Sharer};
+use admin::shares::{Candidate, Share, Sharer};
 use admin::{pools, Admin, Answer};
 use api::{
     DatasetCreate, DatasetDestroy, DatasetGet, DatasetKind, Holding, ImportScan, Peer, PoolImport,
@@ -454,7 +454,7 @@ struct Holder {
 }
 
 impl Sharer for Holder {
-    fn check(&self, _: &Share) -> base::Result<()> {
+    fn check(&self, _: &Candidate<'_>, _: &Share) -> base::Result<()> {
         Ok(())
     }
 

@@ -70,6 +70,6 @@ pub use publish::Change;
 pub use snapshots::{Content, Figures, Key, Snapdir, Snapshots, Volume};
 pub use subscriber::{Nothing, Subscriber, Truth};
 pub use suspension::Suspended;
-pub use view::{At, Extra, Spare, View, ViewRoot, Within};
-pub use view_ids::ViewIds;
+pub use view::{At, Extra, Spare, View, Within};
+pub use view_ids::{ViewIds, ViewRoot};
 pub use writers::{Writers, WRITER};

@@ -24,7 +24,7 @@ use crate::directories::BRIEF;
 use crate::door::Door;
 use crate::nodes::ROOT;
 use crate::subscriber::Subscriber;
-use crate::view_ids::{self, inode, salt, ViewIds, ViewTrees, COUNTED_FROM, MOST};
+use crate::view_ids::{self, inode, salt, ViewIds, ViewRoot, ViewTrees, COUNTED_FROM, MOST};
 use base::sync::{CondvarExt, MutexExt, RwLockExt};
 use base::{Error, Kind, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -990,17 +990,6 @@ impl<M: Within> View<M> {
         *state = State::Ended;
         drop(state);
         self.drop_ended(&member);
-    }
-}
-
-/// The ids of a view that is to be made: its first file system is made with [`ViewRoot::ids`].
-#[derive(Clone, Default)]
-pub struct ViewRoot(ViewTrees);
-
-impl ViewRoot {
-    /// The ids of the first file system.
-    pub fn ids(&self) -> ViewIds {
-        ViewIds::new(0, 0, &self.0)
     }
 }
 

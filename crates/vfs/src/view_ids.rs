@@ -172,6 +172,17 @@ impl ViewIds {
     }
 }
 
+/// The ids of a view that is to be made: its first file system is made with [`ViewRoot::ids`].
+#[derive(Clone, Default)]
+pub struct ViewRoot(pub(crate) ViewTrees);
+
+impl ViewRoot {
+    /// The ids of the first file system.
+    pub fn ids(&self) -> ViewIds {
+        ViewIds::new(0, 0, &self.0)
+    }
+}
+
 /// The inode number, in the view, of an object that has `ino` in its own file system, which is `dataset` of the pool (0: the first of
 /// the view). `ours`: it was found below `.zfs`.
 pub(crate) fn inode(dataset: u64, ours: bool, ino: u64) -> u64 {

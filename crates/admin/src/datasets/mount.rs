@@ -135,21 +135,30 @@ pub fn mount(
     force: bool,
     directory: Option<&str>,
 ) -> Answer<()> {
-    let entry = datasets::entry_of(admin, dataset)?;
-    // It is the administrator's mount then.
-    let listed = listed_mount(admin, peer, dataset, options, directory);
-    let (peer, options) = match &listed {
-        Some(options) => (
-            Peer {
+    match listed_mount(admin, peer, dataset, options, directory) {
+        Some(options) => {
+            // It is the administrator's mount.
+            let root = Peer {
                 uid: 0,
                 gid: 0,
                 ..peer
-            },
-            options.as_slice(),
-        ),
-        None => (peer, options),
-    };
-    let force = force && listed.is_none();
+            };
+            mount_as(admin, root, dataset, &options, overlay, false, directory)
+        }
+        None => mount_as(admin, peer, dataset, options, overlay, force, directory),
+    }
+}
+
+fn mount_as(
+    admin: &Arc<Admin>,
+    peer: Peer,
+    dataset: &str,
+    options: &[String],
+    overlay: bool,
+    force: bool,
+    directory: Option<&str>,
+) -> Answer<()> {
+    let entry = datasets::entry_of(admin, dataset)?;
     reach(admin, &entry, dataset, directory, peer)?;
     let _gate = entry.gate.acquire_read();
     let _names = entry.names.write();

@@ -245,8 +245,8 @@ impl Pool {
     /// Sets the property `allocating` of a top-level vdev. Nothing is placed on it any more while it is off.
     ///
     /// # Errors
-    /// `Kind::Unsupported`: no such vdev, a log, or it is being removed; `Kind::NoSpace`: it is the last one that is allocated from, or
-    /// the others have no room for what is on it; an intent log cannot be emptied. Nothing was changed then.
+    /// `Kind::Unsupported`: no such vdev, a log, or it is being removed; `Kind::Invalid`: it is the last one that is allocated from;
+    /// `Kind::NoSpace`: the others have no room for what is on it; an intent log cannot be emptied. Nothing was changed then.
     pub fn set_allocating(&self, guid: u64, on: bool) -> Result<()> {
         self.writable()?;
         let tops = self.tree().tops();
@@ -348,7 +348,13 @@ impl Pool {
         let mut others = others
             .filter(|v| v.id != own.id && v.class == own.class && self.space().is_allocating(v.id));
         let last = others.next().is_none();
-        if own.class == space::Class::Normal && (last || !self.has_room_without(top)?) {
+        if own.class != space::Class::Normal {
+            return Ok(());
+        }
+        if last {
+            bail!(Invalid, "invalid argument for this pool operation");
+        }
+        if !self.has_room_without(top)? {
             bail!(NoSpace, "out of space");
         }
         Ok(())

@@ -152,7 +152,7 @@ fn groups_that_can_do_without_as_many_devices_go_together() {
     let vdevs = ["mirror", &d[0], &d[1], "raidz2", &d[2], &d[3], &d[4]];
     let args = [&["create", "tank"][..], &vdevs].concat();
     let said = rig.try_run("zpool", &args).fails(1);
-    let words = "mirror and raidz vdevs with different redundancy, 1 vs. 2 are present";
+    let words = "raidz and mirror vdevs with different redundancy, 2 vs. 1 (2-way) are present";
     assert!(said.contains(words), "{said}");
     rig.stop();
 }

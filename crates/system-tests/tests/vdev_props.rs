@@ -259,7 +259,7 @@ fn a_vdev_that_does_not_allocate_gets_nothing() {
         &rig,
         &["set", "allocating=off", "tank", &small],
         1,
-        "out of space",
+        "invalid argument for this pool operation",
     );
     rig.zpool(&["add", "tank", &large]);
     refused(

@@ -101,7 +101,8 @@ pub fn create(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
             "invalid vdev specification: at least one toplevel vdev must be specified".into(),
         ));
     }
-    refuse_twice(&format!("cannot create '{name}'"), &vdevs)?;
+    let perhaps = ", or one of the devices is part of an active md or lvm device";
+    refuse_twice(&format!("cannot create '{name}'"), perhaps, &vdevs)?;
     let (force, dry_run) = (args.has("f"), args.has("n"));
     let mut ask = PoolCreate {
         name: name.clone(),
@@ -338,6 +339,9 @@ pub fn parse_vdevs(words: &[String], resolve: &Resolve) -> Result<Vec<VdevSpec>,
             }
         }
     }
+    if out.is_empty() {
+        return bad("at least one toplevel vdev must be specified".into());
+    }
     if class != VdevClass::Normal && devices_of_class == 0 {
         return bad(format!("{} requires at least 1 devices", class_word(class)));
     }
@@ -351,15 +355,15 @@ fn leaves<'a>(vdevs: &'a [VdevSpec]) -> Box<dyn Iterator<Item = &'a VdevSpec> + 
     }))
 }
 
-pub fn refuse_twice(action: &str, vdevs: &[VdevSpec]) -> Result<(), Fail> {
+/// `perhaps`: what else it may be.
+pub fn refuse_twice(action: &str, perhaps: &str, vdevs: &[VdevSpec]) -> Result<(), Fail> {
     let mut seen = HashSet::new();
     for leaf in leaves(vdevs) {
         let path = leaf.path.as_deref().unwrap_or_default();
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         if !seen.insert(real) {
             return Err(Fail::Error(format!(
-                "{action}: one or more vdevs refer to the same device, or one of \
-                 the devices is part of an active md or lvm device"
+                "{action}: one or more vdevs refer to the same device{perhaps}"
             )));
         }
     }
@@ -384,9 +388,9 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
     let level = "mismatched replication level:";
     for group in vdevs.iter().filter(|v| !v.children.is_empty()) {
         let word = match group.kind {
-            VdevKind::Raidz { parity } => format!("raidz{parity}"),
-            VdevKind::Draid { .. } => "draid".to_string(),
-            _ => "mirror".to_string(),
+            VdevKind::Raidz { .. } => "raidz",
+            VdevKind::Draid { .. } => "draid",
+            _ => "mirror",
         };
         let files = group.children.iter().any(|c| c.kind == VdevKind::File);
         let disks = group.children.iter().any(|c| c.kind == VdevKind::Disk);
@@ -416,8 +420,8 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
         if redundant(first.0) && redundant(other.0) && first.0 != other.0 {
             if first.1 != other.1 {
                 errors.push(format!(
-                    "{level} {} and {} vdevs with different redundancy, {} vs. {} are present",
-                    first.0, other.0, first.1, other.1
+                    "{level} {} are present",
+                    different_redundancy("", *first, *other)
                 ));
                 return errors;
             }
@@ -440,7 +444,7 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
             ));
             return errors;
         }
-        if !rows && first.2 != other.2 {
+        if first.2 != other.2 {
             errors.push(format!(
                 "{level} both {}-way and {}-way {} vdevs are present",
                 first.2, other.2, first.0
@@ -449,6 +453,33 @@ pub fn mismatches(vdevs: &[VdevSpec], size: &dyn Fn(&str) -> Option<u64>) -> Vec
         }
     }
     errors
+}
+
+/// That vdevs of these shapes cannot do without equally many devices. As in OpenZFS, which names a mirror last, and tells how wide it is.
+/// `what`: whose they are, if that is said.
+pub fn different_redundancy(
+    what: &str,
+    a: (&str, usize, usize),
+    b: (&str, usize, usize),
+) -> String {
+    let (a, b) = match a.0 {
+        "mirror" => (b, a),
+        _ => (a, b),
+    };
+    let width = match b.0 {
+        "mirror" => format!(" ({}-way)", b.2),
+        _ => String::new(),
+    };
+    match what {
+        "" => format!(
+            "{} and {} vdevs with different redundancy, {} vs. {}{width}",
+            a.0, b.0, a.1, b.1
+        ),
+        what => format!(
+            "{what} with different redundancy, {} and {} vdevs, {} vs. {}{width}",
+            a.0, b.0, a.1, b.1
+        ),
+    }
 }
 
 /// Whether vdevs of this kind (as [`shape`] calls it) can do without some of their devices. Those of different kinds go
@@ -613,15 +644,19 @@ mod tests {
             ("a mirror b c", "both disk and mirror vdevs are present"),
             (
                 "mirror a b raidz2 c d e",
-                "mirror and raidz vdevs with different redundancy, 1 vs. 2 are present",
+                "raidz and mirror vdevs with different redundancy, 2 vs. 1 (2-way) are present",
             ),
             (
                 "draid a b c draid d e f special mirror g h i",
-                "draid and mirror vdevs with different redundancy, 1 vs. 2 are present",
+                "draid and mirror vdevs with different redundancy, 1 vs. 2 (3-way) are present",
             ),
             (
                 "mirror a b mirror c d e",
                 "both 2-way and 3-way mirror vdevs are present",
+            ),
+            (
+                "raidz a b c raidz d e f g",
+                "both 3-way and 4-way raidz vdevs are present",
             ),
             (
                 "raidz a b c raidz2 d e f",

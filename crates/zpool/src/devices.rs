@@ -23,7 +23,7 @@ fn ashift(args: &Parsed) -> Result<Option<u32>, Fail> {
     match value.parse::<u32>() {
         Ok(n) if n == 0 || (9..=16).contains(&n) => Ok(Some(n)),
         _ => Err(Fail::Error(format!(
-            "invalid value '{value}' for 'ashift' property: must be 0 or between 9 and 16"
+            "invalid 'ashift={value}' property: only values between 9 and 16 are allowed."
         ))),
     }
 }
@@ -281,7 +281,7 @@ pub fn add(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         ));
     }
     let vdevs = create::parse_vdevs(words, &create::resolve).map_err(Fail::Error)?;
-    create::refuse_twice(&format!("cannot add to '{name}'"), &vdevs)?;
+    create::refuse_twice(&format!("cannot add to '{name}'"), "", &vdevs)?;
     let get = PoolGet {
         pools: vec![name.clone()],
         tree: true,
@@ -355,18 +355,6 @@ fn specs(root: &api::Vdev) -> Vec<VdevSpec> {
 
 /// Why new vdevs do not go with those of the pool.
 fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
-    let word = |v: &VdevSpec| match v.kind {
-        VdevKind::Mirror => format!("{}-way mirror", v.children.len()),
-        VdevKind::Raidz { parity } | VdevKind::Draid { parity, .. } => {
-            let word = create::shape(v).0;
-            format!(
-                "{}-way {word} with {parity} device parity",
-                v.children.len()
-            )
-        }
-        VdevKind::File => "file".to_string(),
-        _ => "disk".to_string(),
-    };
     let data = [VdevClass::Normal, VdevClass::Special, VdevClass::Dedup];
     let counts = |v: &&VdevSpec| data.contains(&v.class);
     let old = there.iter().find(counts)?;
@@ -379,30 +367,24 @@ fn differs(there: &[VdevSpec], new: &[VdevSpec]) -> Option<String> {
         let (a, b) = (create::shape(old), create::shape(n));
         if create::redundant(a.0) && create::redundant(b.0) && a.0 != b.0 {
             if a.1 != b.1 {
-                return Some(format!(
-                    "{level} pool and new vdev with different redundancy, {} and {} vdevs, {} vs. {}",
-                    a.0, b.0, a.1, b.1
-                ));
+                let text = create::different_redundancy("pool and new vdev", a, b);
+                return Some(format!("{level} {text}"));
             }
             continue;
         }
-        let plain = !create::redundant(a.0) && !create::redundant(b.0);
-        if plain && a.0 != b.0 {
+        if a.0 != b.0 {
+            return Some(format!("{level} pool uses {} and new vdev is {}", a.0, b.0));
+        }
+        if a.0 != "mirror" && a.1 != b.1 {
             return Some(format!(
-                "{level} pool uses {} and new vdev uses {}",
-                a.0, b.0
+                "{level} pool uses {} device parity and new vdev uses {}",
+                a.1, b.1
             ));
         }
-        // Of rows the parity matters, not the width.
-        let same = match a.0 {
-            "mirror" => a == b,
-            _ => a.0 == b.0 && a.1 == b.1,
-        };
-        if !same {
+        if a.2 != b.2 {
             return Some(format!(
-                "{level} pool uses {} and new vdev is {}",
-                word(old),
-                word(n)
+                "{level} pool uses {}-way {} and new vdev uses {}-way {}",
+                a.2, a.0, b.2, b.0
             ));
         }
     }

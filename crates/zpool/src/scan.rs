@@ -169,7 +169,9 @@ pub fn checkpoint(args: &Parsed, cx: &mut Cx<'_>) -> Outcome {
         _ => return Err(Fail::Usage("too many arguments".into())),
     };
     if and_wait && !discard {
-        return Err(Fail::Usage("--wait only valid when discarding".into()));
+        return Err(Fail::Usage(
+            "--wait only valid when --discard also specified".into(),
+        ));
     }
     let request = Request::PoolCheckpoint {
         pool: pool.clone(),

@@ -19,7 +19,7 @@ use vdev::{Vdev, VdevKind};
 const WIDEST: usize = 8;
 const MOST_TOPS: usize = 4;
 /// Bytes of the images of a new top-level vdev at least: the rest of a pool must have room for the whole of a vdev that goes, and for
-/// slop space twice.
+/// slop space.
 const LARGE: u64 = 640 << 20;
 /// An expansion or a removal of this pool has ended by then, also on a busy machine.
 const LONGEST: Duration = Duration::from_secs(240);

@@ -98,7 +98,7 @@ impl Pool {
         })
     }
 
-    /// Whether the rest of the pool has room: for as much as a vdev of the normal class could hold, and slop space twice. What other classes
+    /// Whether the rest of the pool has room: for as much as a vdev of the normal class could hold, beside slop space. What other classes
     /// hold counts as used in the normal class already: there, or on the other vdevs of the class, must be room for what is in use.
     pub(crate) fn has_room_without(&self, top: &Vdev) -> Result<bool> {
         let stats = self.space().stats();
@@ -117,11 +117,7 @@ impl Pool {
         let available = self.dsl().root()?.available().bytes;
         let size = own.size / base::SECTOR * own.deflate_ratio;
         // A vdev that is not allocated from is not part of what is available, and what is on it is used already.
-        let wanted = match self.space().is_allocating(own.id) {
-            true => size,
-            false => 0,
-        };
-        Ok(available >= wanted.saturating_add(stats.slop))
+        Ok(available >= size || !self.space().is_allocating(own.id))
     }
 
     /// One sector size, and nothing but single devices and mirrors of them.

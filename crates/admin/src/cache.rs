@@ -7,6 +7,7 @@ use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use disk::{NvList, Value};
 use pool::{OpenOptions, Pool};
+use privilege::Replacing;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -45,10 +46,10 @@ pub fn device_paths(config: &NvList) -> Vec<String> {
 ///
 /// Errors: busy, if somebody else has it for ten seconds.
 fn lock_dir(dir: &Path) -> Result<std::os::fd::OwnedFd> {
-    use rustix::fs::{flock, open, FlockOperation, Mode, OFlags};
-    let path = dir.join(".zpool.cache.lock");
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(std::io::Error::from)?;
+    use rustix::fs::{flock, FlockOperation};
+    const NAME: &str = ".zpool.cache.lock";
+    let path = dir.join(NAME);
+    let file = privilege::acts().open_lock(dir, NAME)?;
     let end = Instant::now() + Duration::from_secs(10);
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -84,7 +85,6 @@ impl Admin {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        std::fs::create_dir_all(dir)?;
         let _locked = lock_dir(dir)?;
         let mut recorded = self.recorded.acquire();
         let ours = recorded.entry(file.to_path_buf()).or_default();
@@ -134,18 +134,18 @@ impl Admin {
         }
         drop(recorded);
         if list.is_empty() {
-            return match std::fs::remove_file(file) {
+            return match privilege::acts().remove_file(file) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
                 _ => Ok(()),
             };
         }
         // Never half a file: a new one takes the place of the old.
-        let tmp = file.with_extension("tmp");
-        std::fs::write(&tmp, list.pack_xdr())?;
-        std::fs::File::open(&tmp)?.sync_all()?;
-        std::fs::rename(&tmp, file)?;
-        std::fs::File::open(dir)?.sync_all()?;
-        Ok(())
+        let how = Replacing {
+            meanwhile: &file.with_extension("tmp"),
+            mode: None,
+            durable: true,
+        };
+        Ok(privilege::acts().replace_file(file, &list.pack_xdr(), how)?)
     }
 
     /// Rewrites a cache file; that it fails is logged and no reason to fail what was done.

@@ -2,8 +2,8 @@
 //! `/etc/zfs/zfs_pool_alert POOL` as zfs-fuse 0.7 did.
 
 use admin::PoolEntry;
+use privilege::Program;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 const HOOK: &str = "/etc/zfs/zfs_pool_alert";
 
@@ -43,19 +43,17 @@ fn tell(entry: &PoolEntry, before: &str, now: &str) {
     if (before == "ONLINE") == (now == "ONLINE") || !Path::new(HOOK).exists() {
         return;
     }
-    let started = Command::new(HOOK)
-        .arg(&name)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    match started {
-        // It may take its time; somebody has to wait for it all the same.
-        Ok(mut child) => {
-            let _ = std::thread::Builder::new()
-                .name("health hook".into())
-                .spawn(move || child.wait());
+    // It may take its time; somebody has to wait for it all the same.
+    let run = move || {
+        let arguments = [name.as_str()];
+        if let Err(e) = privilege::acts().run(&Program::new(Path::new(HOOK), &arguments)) {
+            crate::log::warn(&format!("{HOOK}: {}", base::io_text(&e)));
         }
-        Err(e) => crate::log::warn(&format!("{HOOK}: {}", base::io_text(&e))),
+    };
+    let started = std::thread::Builder::new()
+        .name("health hook".into())
+        .spawn(run);
+    if let Err(e) = started {
+        crate::log::warn(&format!("{HOOK}: {}", base::io_text(&e)));
     }
 }

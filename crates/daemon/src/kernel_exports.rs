@@ -22,13 +22,12 @@ use admin::{Admin, Mounted};
 use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use nfs::exports::group;
+use privilege::Replacing;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Where exports(5) has files of programs.
@@ -267,7 +266,7 @@ impl KernelServer {
             let program = self.program.display();
             Error::new(Kind::Io, format!("{program} -ra: {why}"))
         };
-        let ran = bounded_run::run(Command::new(&self.program).arg("-ra"), LONGEST)
+        let ran = bounded_run::run(&self.program, &["-ra"], LONGEST)
             .map_err(|e| failed(e.to_string()))?;
         match ran.success {
             true => Ok(()),
@@ -285,11 +284,13 @@ impl KernelServer {
 
     /// Writes the file, whole or not at all.
     fn write(&self, text: &str) -> std::io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let new = self.folder.join(".zfs.exports.new");
-        fs::write(&new, format!("{HEAD}{text}"))?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
-        fs::rename(new, self.folder.join(FILE))
+        let how = Replacing {
+            meanwhile: &self.folder.join(".zfs.exports.new"),
+            mode: Some(0o644),
+            durable: false,
+        };
+        let text = format!("{HEAD}{text}");
+        privilege::acts().replace_file(&self.folder.join(FILE), text.as_bytes(), how)
     }
 }
 
@@ -357,6 +358,7 @@ impl Followed for KernelServer {
 mod tests {
     use super::*;
     use admin::shares::options::parse;
+    use std::os::unix::fs::PermissionsExt;
 
     fn share(text: &str) -> Share {
         parse(text).unwrap().unwrap()

@@ -13,9 +13,9 @@ use nbd::{Export, Exports, Extent, Options, ServerTls};
 use std::fs;
 use std::io::{self, BufReader, BufWriter};
 use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -74,11 +74,8 @@ pub fn listen(admin: &Arc<Admin>, path: &Path) -> Result<Listening> {
             path.display()
         ),
     }
-    let listener = UnixListener::bind(path).map_err(at)?;
+    let listener = privilege::acts().listen(path, 0o600).map_err(at)?;
     let listening = Listening { path: path.into() };
-    // Where the kernel cannot, descriptors are dropped when they are read past.
-    let _ = env_linux::refuse_descriptors(listener.as_fd());
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(at)?;
     let admin = Arc::downgrade(admin);
     let next = move || {
         let (stream, _) = listener.accept()?;
@@ -107,7 +104,7 @@ pub fn bind(remote: &Remote) -> Result<Bound> {
     let tls = remote.tls.as_deref().map(ServerTls::from_folder);
     let tls = tls.transpose().map_err(|e| e.context("--nbd-tls"))?;
     let listen = |address: &SocketAddr| {
-        TcpListener::bind(address).map_err(|e| {
+        privilege::acts().listen_at(*address).map_err(|e| {
             Error::from(e).context(format!("cannot listen at '{address}' (--nbd-listen)"))
         })
     };

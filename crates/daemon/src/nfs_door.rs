@@ -136,7 +136,7 @@ pub struct Bound(Vec<TcpListener>);
 pub fn bind(addresses: &[SocketAddr]) -> Result<Bound> {
     let mut bound = Vec::new();
     for address in addresses {
-        let listener = TcpListener::bind(address).map_err(|e| {
+        let listener = privilege::acts().listen_at(*address).map_err(|e| {
             Error::from(e).context(format!("cannot listen at '{address}' (--nfs-listen)"))
         })?;
         bound.push(listener);

@@ -22,7 +22,6 @@ use base::sync::MutexExt;
 use base::{bail, Error, Kind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Where net is.
@@ -181,7 +180,7 @@ impl Samba {
             let shown = format!("{} usershare {}", program.display(), args.join(" "));
             Error::new(Kind::Io, format!("{shown}: {why}"))
         };
-        let ran = bounded_run::run(Command::new(program).arg("usershare").args(args), LONGEST)
+        let ran = bounded_run::run(program, &[&["usershare"], args].concat(), LONGEST)
             .map_err(|e| failed(&e.to_string()))?;
         if ran.success {
             return Ok(ran.out);

@@ -8,16 +8,14 @@
 
 use admin::Admin;
 use api::{Event, EventValue};
+use privilege::{Program, Ran};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A script that runs longer is ended.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How often it is looked whether the daemon is over, or a script.
-const TICK: Duration = Duration::from_millis(50);
 const SLEEP: Duration = Duration::from_secs(5);
 
 /// Runs the scripts of `folder` on what happens from now on, until the daemon is over.
@@ -101,34 +99,21 @@ fn variables(e: &Event) -> Vec<(String, String)> {
 }
 
 fn run_script(script: &Path, e: &Event) {
-    let child = Command::new(script)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .envs(variables(e))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = match child {
-        Ok(c) => c,
-        Err(e) => {
-            let why = base::io_text(&e);
-            return crate::log::warn(&format!("{}: {why}", script.display()));
-        }
-    };
-    let begin = Instant::now();
-    while let Ok(None) = child.try_wait() {
-        if begin.elapsed() > LONGEST {
-            let text = format!(
-                "{} took longer than {LONGEST:?} and is ended",
-                script.display()
-            );
-            crate::log::warn(&text);
-            let _ = child.kill();
-            let _ = child.wait();
-            return;
-        }
-        std::thread::sleep(TICK);
+    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut environment = vec![("PATH".to_string(), path.to_string())];
+    environment.extend(variables(e));
+    let script_run = privilege::acts().run(&Program {
+        environment: Some(environment),
+        limit: Some(LONGEST),
+        ..Program::new(script, &[])
+    });
+    let script = script.display();
+    match script_run {
+        Ok(Ran::Ended(_)) => {}
+        Ok(Ran::TookTooLong) => crate::log::warn(&format!(
+            "{script} took longer than {LONGEST:?} and is ended"
+        )),
+        Err(e) => crate::log::warn(&format!("{script}: {}", base::io_text(&e))),
     }
 }
 

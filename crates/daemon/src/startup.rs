@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -240,17 +240,14 @@ fn remove_dead(socket: &Path) -> Result<()> {
 /// change things is decided by the caller's credentials), a user's only by the user.
 pub fn listen(socket: &Path, _lock: &Lock) -> Result<UnixListener> {
     remove_dead(socket)?;
-    let listener = UnixListener::bind(socket)
-        .map_err(|e| Error::from(e).context(format!("cannot listen at '{}'", socket.display())))?;
-    // Where the kernel cannot, descriptors are dropped when they are read past.
-    let _ = env_linux::refuse_descriptors(listener.as_fd());
     let mode = if rustix::process::geteuid().is_root() {
         0o666
     } else {
         0o600
     };
-    fs::set_permissions(socket, fs::Permissions::from_mode(mode))?;
-    Ok(listener)
+    privilege::acts()
+        .listen(socket, mode)
+        .map_err(|e| Error::from(e).context(format!("cannot listen at '{}'", socket.display())))
 }
 
 /// Takes the control socket away at the end, if it is still a socket.

@@ -60,7 +60,7 @@ impl End<'_> {
             let _ = net::sockopt::set_socket_send_buffer_size(writer, ROOM);
         }
         // Where the kernel cannot, descriptors are dropped when they are read past.
-        let _ = env_linux::refuse_descriptors(ours.as_fd());
+        let _ = privilege::refuse_descriptors(ours.as_fd());
         let passed = (self.pass)(theirs.as_fd());
         passed.map_err(|e| io::Error::other(e.message))?;
         self.socket = Some(ours);

@@ -18,14 +18,15 @@ use crate::{part, sys, uring, usage, CpuPool};
 use base::sync::MutexExt;
 use base::{Error, Kind, Result};
 use env::{Access, Cpu, Disk, Geometry, Op, Watch};
+use privilege::{acts, Opening};
 use rustix::io::{preadv, pwritev, Errno};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -219,18 +220,12 @@ impl LinuxDisk {
             return Err(Error::new(Kind::ReadOnly, "the device is read-only"));
         }
         let open = |direct: bool| -> io::Result<File> {
-            let mut flags = 0;
-            if direct {
-                flags |= libc::O_DIRECT;
-            }
-            if is_block && access == Access::Exclusive {
-                flags |= libc::O_EXCL;
-            }
-            OpenOptions::new()
-                .read(true)
-                .write(access != Access::Read)
-                .custom_flags(flags)
-                .open(path)
+            let how = Opening {
+                write: access != Access::Read,
+                direct,
+                exclusive: is_block && access == Access::Exclusive,
+            };
+            acts().open_device(Path::new(path), how)
         };
         let mut direct = options.direct;
         let mut file = match open(direct) {

@@ -6,9 +6,16 @@
 
 use base::{Error, Kind, Result};
 use env::Disks as _;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use privilege::{acts, Opening};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+/// For reading, to the exclusion of others who open it so.
+const EXCLUSIVE: Opening = Opening {
+    write: false,
+    direct: false,
+    exclusive: true,
+};
 
 /// What is known about a device or file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,14 +121,13 @@ pub fn is_held(path: &str) -> bool {
     let Ok(kind) = std::fs::metadata(path).map(|m| m.file_type()) else {
         return false;
     };
-    let mut how = OpenOptions::new();
-    how.read(true);
     if kind.is_block_device() {
-        let open = how.custom_flags(libc::O_EXCL).open(path);
+        let open = acts().open_device(Path::new(path), EXCLUSIVE);
         return open.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY));
     }
     let locked = |f: std::fs::File| crate::sys::is_locked(&f).unwrap_or(false);
-    kind.is_file() && how.open(path).is_ok_and(locked)
+    let open = || acts().open_device(Path::new(path), Opening::default());
+    kind.is_file() && open().is_ok_and(locked)
 }
 
 /// Looks at `path`, a block device or a regular file.
@@ -150,10 +156,7 @@ pub fn check(path: &str) -> Result<InUse> {
                 .extend(entries(&crate::disk::sysfs(*dev).join("holders")));
         }
         if !found.is_active() {
-            let open = OpenOptions::new()
-                .read(true)
-                .custom_flags(libc::O_EXCL)
-                .open(path);
+            let open = acts().open_device(Path::new(path), EXCLUSIVE);
             found.busy = open.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY));
         }
     } else if kind.is_file() {
@@ -173,7 +176,8 @@ pub fn check(path: &str) -> Result<InUse> {
             format!("{path}: neither a block device nor a regular file"),
         ));
     }
-    let file = File::open(path).map_err(|e| Error::from(e).context(path))?;
+    let file = acts().open_device(Path::new(path), Opening::default());
+    let file = file.map_err(|e| Error::from(e).context(path))?;
     let size = if kind.is_block_device() {
         crate::sys::block_size(&file)?
     } else {

@@ -30,7 +30,7 @@ pub use disk::LinuxDisks;
 pub use host::{LinuxClock, LinuxHost, LinuxRng};
 #[cfg(feature = "aws-lc")]
 pub use key_memory::keep_crypto_memory;
-pub use sys::{close_inherited, lock_memory, peer_groups, project_id, refuse_descriptors};
+pub use sys::{close_inherited, lock_memory, peer_groups, project_id};
 pub use usage::devices_used;
 
 use std::sync::Arc;

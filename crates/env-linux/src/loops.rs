@@ -6,6 +6,7 @@
 use crate::sys;
 use base::sync::MutexExt;
 use base::{Error, Kind, Result};
+use privilege::{acts, Opening};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
@@ -60,7 +61,11 @@ pub fn lock_backing(device: &File) -> Result<Option<Arc<File>>> {
             _ => Err(busy()),
         };
     }
-    let Ok(file) = File::options().read(true).write(true).open(path) else {
+    let how = Opening {
+        write: true,
+        ..Opening::default()
+    };
+    let Ok(file) = acts().open_device(Path::new(path), how) else {
         return Ok(None);
     };
     let meta = file.metadata()?;

@@ -15,8 +15,6 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// Supplementary groups of the other end of a Unix socket.
 const SO_PEERGROUPS: libc::c_int = 59;
-/// Whether a Unix socket takes descriptors.
-const SO_PASSRIGHTS: libc::c_int = 83;
 /// Most groups of a process.
 const MAX_GROUPS: usize = 1 << 16;
 
@@ -35,23 +33,6 @@ pub fn close_inherited() {
     unsafe {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
     }
-}
-
-/// Has the kernel refuse descriptors that somebody sends to a Unix socket, also to connections that a listening one accepts.
-///
-/// Errors: the kernel cannot (before Linux 6.16). A reader without room for descriptors gets none anyway.
-pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let no: libc::c_int = 0;
-    // SAFETY: pointer and size describe `no`, which the kernel reads.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PASSRIGHTS,
-            std::ptr::from_ref(&no).cast(),
-            std::mem::size_of_val(&no) as libc::socklen_t,
-        )
-    })
 }
 
 /// Supplementary groups of the process that connected a Unix socket, as they were then.

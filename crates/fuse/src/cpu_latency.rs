@@ -31,8 +31,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-const FILE: &str = "/dev/cpu_dma_latency";
-/// The driver that puts processors to sleep; it alone looks at [`FILE`].
+/// The driver that puts processors to sleep; it alone looks at `/dev/cpu_dma_latency`.
 const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 /// The kernel's value for "no matter" (µs).
 const NO_MATTER: i32 = 2_000_000_000;
@@ -168,7 +167,7 @@ pub fn limit_wakeup_latency(latency: u32, devices_used: fn() -> bool) -> io::Res
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     let latency = i32::try_from(latency).map_or(NO_MATTER, |l| l.min(NO_MATTER));
-    let file = File::options().write(true).open(FILE)?;
+    let file = privilege::acts().open_wakeup_latency()?;
     change_to(WakeupLatency {
         devices_used,
         ..WakeupLatency::asking(file, latency)?

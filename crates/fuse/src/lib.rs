@@ -27,19 +27,12 @@ mod channel;
 mod config;
 mod cpu_latency;
 mod dispatch;
-mod file_table;
 mod forgets;
 mod fs;
 mod handle;
-pub mod holders;
 mod interrupt;
-mod mount;
-mod mount_point;
-mod mount_table;
+mod mounts;
 mod notify;
-pub mod path_helper;
-mod path_server;
-mod place;
 pub mod project;
 mod reply;
 mod request_buffer;
@@ -58,17 +51,16 @@ mod write_out;
 pub use abi::ROOT;
 pub use config::{Config, Negotiated, ReaddirPlus, Transport};
 pub use cpu_latency::{let_processors_sleep, limit_wakeup_latency};
-pub use file_table::with_own_files;
 pub use fs::{Changed, Filesystem, FOREVER};
 pub use handle::{Carried, End, Handle};
 pub use interrupt::is_killed;
-pub use mount::{mount, mount_again, mount_at, Atime, Mount, MountOptions, Unmount};
-pub use mount_point::{MountPoint, NoMountPoint, Trouble};
-pub use mount_table::{mounted, unescape, MountInfo};
+pub use mounts::mount_again;
 pub use notify::Notifier;
-pub use path_helper::{walk_in_processes, Walker};
-pub use path_server::serve_paths;
-pub use place::{is_dead, objection, probe, reach, remove_mount_point};
+pub use privilege::{
+    holders, is_dead, mount, mount_at, mounted, objection, path_helper, probe, reach,
+    remove_mount_point, serve_paths, unescape, walk_in_processes, with_own_files, Atime, Mount,
+    MountInfo, MountOptions, MountPoint, NoMountPoint, Trouble, Unmount, Walker,
+};
 pub use reply::{kind_of_mode, DirBuf, DirPlusBuf, ReadBuf, XattrNames};
 pub use request_counts::Requests;
 pub use ring::{enable_uring, wants_uring};

@@ -57,7 +57,6 @@ use crate::sys::{self, CpuSet, Pages, PAGE};
 use crate::types::Errno;
 use crate::worker_pool::{self, Pace, Watched, WorkerPool};
 
-const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// First entries of all queues of all mounts of this process; mounts beyond use the device.
 const MOST_FIRST: usize = 256;
 /// Entries a queue begins with, if the configuration allows as many threads.
@@ -75,17 +74,7 @@ static FIRST: AtomicUsize = AtomicUsize::new(0);
 ///
 /// Errors: a reason why it does not.
 pub fn enable_uring() -> Result<bool, String> {
-    let now = std::fs::read_to_string(PARAMETER)
-        .map_err(|_| "this kernel has no FUSE over io_uring (Linux 6.14 has)".to_string())?;
-    if now.trim() == "Y" {
-        return Ok(false);
-    }
-    std::fs::write(PARAMETER, "Y").map(|()| true).map_err(|e| {
-        format!(
-            "it is off in {PARAMETER} and cannot be turned on: {}",
-            io_text(&e)
-        )
-    })
+    privilege::acts().offer_uring()
 }
 
 /// Whether mounts with this setting use io_uring where they may: [`Transport::Auto`] means it where threads keep processors

@@ -3,7 +3,7 @@
 use base::sync::{CondvarExt, MutexExt};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -401,8 +401,8 @@ impl<F: Filesystem + ?Sized> Pool<F> {
         };
         // Without access to the device node (an ordinary user whose mount fusermount3 made) the
         // threads share one channel.
-        let channel = match sys::clone_channel(&device) {
-            Ok(own) => Arc::new(own),
+        let channel = match privilege::acts().another_channel(device.as_fd()) {
+            Ok(own) => Arc::new(File::from(own)),
             Err(_) => device,
         };
         let serving = Arc::new(Serving::on(channel.clone()));

@@ -10,10 +10,9 @@
 use std::fs::File;
 use std::io;
 
+use privilege::{with_own_files, Mount};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
 
-use crate::file_table::with_own_files;
-use crate::mount::Mount;
 use crate::sys;
 use crate::types::Time;
 use crate::write_out::NodeAndGeneration;

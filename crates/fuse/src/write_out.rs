@@ -23,9 +23,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use base::sync::MutexExt;
+use privilege::{with_own_files, Mount};
 
-use crate::file_table::with_own_files;
-use crate::mount::Mount;
 use crate::notify::Notifier;
 use crate::sys;
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use env::Disks;
+use std::fs::OpenOptions;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsString};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,12 +12,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{self, AddressFamily, SocketType};
 use serde::{Deserialize, Serialize};
 
+use crate::acts::Backing;
+use crate::chosen::acts;
 use crate::file_table::receive;
 use crate::holders;
 use crate::mount_point::{check_way_here, Bare, Kept, MountPoint, NoMountPoint};
 use crate::mount_table::{mounted, parse_mountinfo, MountInfo};
-use crate::path_helper::{ask, plain, raw, Done, Job, Limit, Raw, LIMIT, SHORT};
-use crate::sys;
+use crate::path_helper::{Limit, LIMIT, SHORT};
+use crate::question::{ask, plain, raw, Done, Job, Raw};
 
 const HELPER: &str = "fusermount3";
 
@@ -143,7 +145,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Mounts on a directory and returns the connection for [`crate::Session::new`]. The mount answers
+/// Mounts on a directory and returns the connection, which a session serves. The mount answers
 /// to nobody until the session runs.
 pub fn mount(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Mount)> {
     let target = std::path::absolute(target).map_err(|e| fail(&e, target, "mount point"))?;
@@ -332,7 +334,7 @@ fn fail(e: &io::Error, path: &Path, what: &str) -> Error {
 }
 
 fn open_device() -> Result<OwnedFd> {
-    sys::open_device().map_err(|e| {
+    acts().open_fuse().map_err(|e| {
         let hint = match e.raw_os_error() {
             Some(libc::ENOENT) | Some(libc::ENODEV) | Some(libc::ENXIO) => {
                 " (is the fuse module loaded, and the device passed into this container?)"
@@ -354,17 +356,14 @@ fn open_device() -> Result<OwnedFd> {
 pub fn mount_again(
     place: &MountPoint,
     options: &MountOptions,
-    connection: &crate::Notifier,
+    connection: BorrowedFd<'_>,
 ) -> Result<Mount> {
-    let Some(device) = connection.device() else {
-        bail!(NoSuchDevice, "the session has ended");
-    };
     if !is_root() {
         bail!(Unsupported, "only root can mount a connection again");
     }
     let job = MountAgain(place.bare(), options.clone());
     let mut files = place.descriptors();
-    files.push(device.as_fd());
+    files.push(connection);
     Ok(ask(place.path(), Limit::of(LIMIT), job, &files)?.0)
 }
 
@@ -644,20 +643,13 @@ impl Mount {
     /// Has the kernel read ahead by so many bytes, however little it does for others; to be called
     /// before the session runs. Where this may not be set (not root), it stays as it is.
     pub fn set_read_ahead(&self, bytes: u32) {
-        self.set_backing("read_ahead_kb", bytes >> 10);
+        acts().set_backing(self.dev, Backing::ReadAhead, bytes >> 10);
     }
 
     /// Percent of the machine's limit of data that are not written yet which the kernel may hold of
     /// this mount; 1 to begin with. Where this may not be set (not root), it stays as it is.
     pub fn set_most_dirty(&self, percent: u32) {
-        self.set_backing("max_ratio", percent);
-    }
-
-    /// A setting of what the kernel takes for the device below the mount.
-    fn set_backing(&self, what: &str, value: u32) {
-        let (major, minor) = self.dev;
-        let file = format!("/sys/class/bdi/{major}:{minor}/{what}");
-        let _ = std::fs::write(file, value.to_string());
+        acts().set_backing(self.dev, Backing::MostDirty, percent);
     }
 
     /// Takes the mount away. The session must be running (or its descriptor closed) for
@@ -776,7 +768,7 @@ impl Mount {
 
     /// Its root directory. Fails if something else is mounted over it, it is gone from its place, or the way there does not
     /// answer.
-    pub(crate) fn root(&self) -> Result<std::fs::File> {
+    pub fn root(&self) -> Result<std::fs::File> {
         let job = Root(self.clone());
         let (_, mut files) = ask(&self.path, Limit::of(LIMIT), job, &[])?;
         match files.pop() {
@@ -786,7 +778,7 @@ impl Mount {
     }
 
     /// The same here. Fails if something else is mounted over it or it is gone from its place.
-    pub(crate) fn open_root(&self) -> io::Result<std::fs::File> {
+    pub fn open_root(&self) -> io::Result<std::fs::File> {
         use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !matches!(self.place_at(&self.path), Ok(Some(_))) {
@@ -802,21 +794,14 @@ impl Mount {
     }
 
     /// How many requests wait for the daemon or are being served, as far as that may be known.
-    pub(crate) fn requests_waiting(&self) -> Option<u64> {
-        let file = format!("/sys/fs/fuse/connections/{}/waiting", self.number());
-        std::fs::read_to_string(file).ok()?.trim().parse().ok()
-    }
-
-    /// The number of the connection in the FUSE control file system.
-    fn number(&self) -> u64 {
-        (u64::from(self.dev.0) << 20) | u64::from(self.dev.1)
+    pub fn requests_waiting(&self) -> Option<u64> {
+        acts().requests_waiting(self.dev)
     }
 
     /// Fails everything that waits for the daemon; whether that could be done: by root, and by the
     /// owner of the mount where the FUSE control file system is mounted.
     pub fn abort(&self) -> bool {
-        let file = format!("/sys/fs/fuse/connections/{}/abort", self.number());
-        std::fs::write(file, "1").is_ok()
+        acts().abort(self.dev)
     }
 
     /// Changes `ro`, `nosuid`, `nodev`, `noexec` and the atime option of the mount to what

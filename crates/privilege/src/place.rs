@@ -10,9 +10,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::mount_point::{self, failed, Bare, Create, MountPoint, NoMountPoint, Rights, Trouble};
-use crate::path_helper::{
-    as_walker, ask, plain, Done, Job, Limit, Raw, Told, Walker, LIMIT, SHORT,
-};
+use crate::path_helper::{as_walker, Limit, Walker, LIMIT, SHORT};
+use crate::question::{ask, plain, Done, Job, Raw, Told};
 
 /// How long [`probe`] may take: a folder may have many files.
 const PROBING: Duration = Duration::from_secs(20);

@@ -25,7 +25,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::file_table::with_own_files;
-use crate::path_helper::Raw;
+use crate::question::Raw;
 use base::{io_text, Error, Kind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawMode, Stat, StatxFlags};
 use rustix::io::Errno;

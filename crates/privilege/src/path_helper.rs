@@ -13,13 +13,11 @@
 //!
 //! Programs that did not call [`walk_in_processes`] (tests) walk on threads, as [`crate::with_own_files`] has it.
 //!
-//! Start at `ask`.
+//! What a helper is asked is a [`crate::question::Job`]. Start at `ask_helper`.
 
-use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,16 +25,14 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::sync::MutexExt;
-use base::{Cause, Error, Kind, Result};
+use base::{Error, Kind, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage,
 };
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::file_table::open_with_own_files;
 use crate::sys;
 
 /// What the first argument of a helper is.
@@ -54,13 +50,11 @@ const TICK: Timespec = Timespec {
 const IDLE: usize = 8;
 /// Most helpers that may be stuck; then every question is refused.
 const STUCK: usize = 64;
-/// The longest path that the kernel walks (`PATH_MAX`, with the end of the text).
-const MOST_OF_PATH: usize = 4096;
 /// The same for the questions of one ordinary user; then this user's are refused.
 const STUCK_OF_USER: usize = 8;
 /// Most descriptors with one message (the kernel's `SCM_MAX_FD`), and bytes of one.
-const MOST_FILES: usize = 253;
-const MOST_BYTES: usize = 128 << 10;
+pub(crate) const MOST_FILES: usize = 253;
+pub(crate) const MOST_BYTES: usize = 128 << 10;
 
 /// The user a path is walked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,114 +63,6 @@ pub struct Walker {
     pub uid: u32,
     /// Group ids, the process's own first. None at all: the groups are not known, and the path is walked as root.
     pub groups: Vec<u32>,
-}
-
-/// A name or path as it travels.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Raw(Vec<u8>);
-
-impl Raw {
-    pub(crate) fn path(&self) -> PathBuf {
-        self.name().into()
-    }
-
-    pub(crate) fn name(&self) -> OsString {
-        OsString::from_vec(self.0.clone())
-    }
-}
-
-impl<T: AsRef<OsStr> + ?Sized> From<&T> for Raw {
-    fn from(t: &T) -> Raw {
-        Raw(t.as_ref().as_bytes().to_vec())
-    }
-}
-
-/// Fields of paths and names, as bytes.
-pub(crate) mod raw {
-    use super::*;
-    use serde::{Deserializer, Serializer};
-
-    pub fn serialize<T: AsRef<OsStr>, S: Serializer>(
-        t: &T,
-        s: S,
-    ) -> std::result::Result<S::Ok, S::Error> {
-        Raw::from(t.as_ref()).serialize(s)
-    }
-
-    pub fn deserialize<'de, T: From<OsString>, D: Deserializer<'de>>(
-        d: D,
-    ) -> std::result::Result<T, D::Error> {
-        Ok(T::from(Raw::deserialize(d)?.name()))
-    }
-}
-
-/// An error as it travels.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
-    errno: i32,
-    text: String,
-    hidden: bool,
-}
-
-impl From<Error> for Told {
-    fn from(e: Error) -> Told {
-        Told {
-            errno: e.kind.errno(),
-            text: e.to_string(),
-            hidden: e.cause() == Some(Cause::HiddenMountPoint),
-        }
-    }
-}
-
-impl From<Told> for Error {
-    fn from(t: Told) -> Error {
-        let e = Error::sentence(Kind::from_errno(t.errno), t.text);
-        match t.hidden {
-            true => e.because(Cause::HiddenMountPoint),
-            false => e,
-        }
-    }
-}
-
-/// A question: what a process does for another one.
-pub(crate) trait Job: Serialize + DeserializeOwned + Send {
-    /// Tells it from others.
-    const NAME: &'static str;
-    /// What comes back, beside descriptors.
-    type Answer: Serialize + DeserializeOwned + Send;
-
-    /// The ordinary user whose path it is.
-    fn user(&self) -> Option<u32> {
-        None
-    }
-
-    /// Does it, with the descriptors that came.
-    fn run(self, files: Vec<OwnedFd>) -> Done<Self::Answer>;
-
-    /// The descriptors of an answer got lost.
-    fn lost(_answer: &Self::Answer) {}
-}
-
-/// An answer with its descriptors, or why there is none.
-pub(crate) type Done<A> = (std::result::Result<A, Told>, Vec<OwnedFd>);
-
-/// A job without descriptors in its answer.
-pub(crate) fn plain<A>(answer: Result<A>) -> Done<A> {
-    (answer.map_err(Told::from), Vec::new())
-}
-
-/// Does a job that came as text; none: it is not understood.
-pub(crate) fn run<J: Job>(body: &str, files: Vec<OwnedFd>) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
-    let (answer, files) = serde_json::from_str::<J>(body).ok()?.run(files);
-    if files.len() > MOST_FILES {
-        if let Ok(answer) = &answer {
-            J::lost(answer);
-        }
-        let full = io::Error::from_raw_os_error(libc::EMFILE);
-        let failed: std::result::Result<J::Answer, Told> = Err(Error::from(full).into());
-        return Some((serde_json::to_vec(&failed).ok()?, Vec::new()));
-    }
-    Some((serde_json::to_vec(&answer).ok()?, files))
 }
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -228,7 +114,7 @@ fn is_helper() -> bool {
 }
 
 /// How long an answer may take.
-pub(crate) struct Limit<'a> {
+pub struct Limit<'a> {
     /// This long, as long as `beyond` says no.
     pub time: Duration,
     /// The path has been walked: what is left takes its time.
@@ -236,7 +122,8 @@ pub(crate) struct Limit<'a> {
 }
 
 impl Limit<'static> {
-    pub(crate) fn of(time: Duration) -> Limit<'static> {
+    /// So long, whatever happens.
+    pub fn of(time: Duration) -> Limit<'static> {
         Limit {
             time,
             beyond: &|| false,
@@ -244,55 +131,31 @@ impl Limit<'static> {
     }
 }
 
-/// Has somebody walk `path`, with these descriptors.
+/// Has a helper answer a question about `path`, with these descriptors: name and body of the question in `message`. `user`: the
+/// ordinary user whose path it is.
 ///
-/// Errors: `NameTooLong`, if the kernel would not walk it; again, if it takes too long or somebody else waits there; those of the
-/// job, and of its descriptors.
-pub(crate) fn ask<J: Job>(
+/// Errors: again, if it takes too long or somebody else waits there; those of the system.
+pub(crate) fn ask_helper(
     path: &Path,
-    limit: Limit<'_>,
-    job: J,
+    user: Option<u32>,
+    limit: &Limit<'_>,
+    message: &[u8],
     files: &[BorrowedFd<'_>],
-) -> Result<(J::Answer, Vec<OwnedFd>)> {
-    let length = path.as_os_str().len();
-    if length >= MOST_OF_PATH {
-        let text = format!("a path of {length} bytes is too long");
-        return Err(Error::new(Kind::NameTooLong, text));
-    }
-    if !in_processes() {
-        let (answer, files) = open_with_own_files(files, |files| job.run(files));
-        return match (answer, files) {
-            (Ok(answer), Ok(files)) => Ok((answer, files)),
-            (Ok(answer), Err(e)) => {
-                J::lost(&answer);
-                Err(Error::from(e).context(path.display().to_string()))
-            }
-            (Err(told), _) => Err(told.into()),
-        };
-    }
-    let wrong = |e: serde_json::Error| Error::new(Kind::Invalid, e.to_string());
-    let body = serde_json::to_string(&job).map_err(wrong)?;
-    let message = serde_json::to_vec(&(J::NAME, body)).map_err(wrong)?;
-    if message.len() > MOST_BYTES {
-        return Err(Error::new(Kind::ArgTooBig, "too long a question"));
-    }
-    let user = job.user();
+) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut helper = Helper::take(path, user)?;
-    if helper.send(&message, files).is_err() {
+    if helper.send(message, files).is_err() {
         // It has ended while it waited.
         helper.abandon(path, user);
         helper = Helper::start()?;
-        if let Err(e) = helper.send(&message, files) {
+        if let Err(e) = helper.send(message, files) {
             helper.abandon(path, user);
             return Err(e);
         }
     }
     match helper.answer(path, limit) {
-        Ok((bytes, files)) => {
+        Ok(answer) => {
             helper.give_back();
-            let answer: std::result::Result<J::Answer, Told> =
-                serde_json::from_slice(&bytes).map_err(wrong)?;
-            Ok((answer?, files))
+            Ok(answer)
         }
         Err(e) => {
             helper.abandon(path, user);
@@ -381,7 +244,7 @@ impl Helper {
         put(self.socket.as_fd(), message, files).map_err(broken)
     }
 
-    fn answer(&self, path: &Path, limit: Limit<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    fn answer(&self, path: &Path, limit: &Limit<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let begin = Instant::now();
         loop {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];

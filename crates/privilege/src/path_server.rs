@@ -2,7 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::path_helper::{run, serve, Job};
+use crate::path_helper::serve;
+use crate::question::{run, Job};
 use crate::{holders, mount, place};
 
 /// Answers questions until the other process ends.

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::path_helper::{ask, in_processes, plain, raw, Done, Job, Limit};
+use crate::path_helper::{in_processes, Limit};
+use crate::question::{ask, plain, raw, Done, Job};
 use rustix::fs::{AtFlags, StatxFlags, CWD};
 use serde::{Deserialize, Serialize};
 
@@ -323,7 +324,7 @@ fn lines(table: &[u8]) -> impl Iterator<Item = Line> + '_ {
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
         let (id, parent) = (number()?, number()?);
         let (major, minor) = std::str::from_utf8(words.next()?).ok()?.split_once(':')?;
-        let path = crate::unescape(words.nth(1)?);
+        let path = crate::mount_table::unescape(words.nth(1)?);
         Some(Line {
             id,
             parent,

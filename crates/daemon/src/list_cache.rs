@@ -8,14 +8,15 @@
 //! 4. What is part of a view (`zfs-fuse:view`) is no mount, so no unit is to wait for one: it is to be ignored.
 //! 5. A pool with an alternate root is passed over: its mount points are not those of the next boot.
 
-use crate::bounded_run::{self, LONGEST};
+use crate::bounded_run::LONGEST;
 use admin::Admin;
 use api::{Event, EventValue};
 use base::{bail, Error, Kind, Result};
+use privilege::{Program, Replacing};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -135,16 +136,16 @@ fn update(admin: &Admin, file: &Path, pool: &str, news: News) -> Result<()> {
         return Ok(());
     }
     let name = file.file_name().ok_or(Kind::Invalid)?.to_string_lossy();
-    let new = file.with_file_name(format!(".{name}.new"));
-    let write = || -> std::io::Result<()> {
-        let mode = fs::metadata(&file)?.permissions();
-        fs::write(&new, &text)?;
-        fs::set_permissions(&new, mode)?;
-        fs::File::open(&new)?.sync_all()?;
-        fs::rename(&new, &file)
+    let mode = fs::metadata(&file)?.permissions().mode();
+    let how = Replacing {
+        meanwhile: &file.with_file_name(format!(".{name}.new")),
+        mode: Some(mode & 0o777),
+        durable: true,
     };
-    write().map_err(|e| {
-        let _ = fs::remove_file(&new);
+    let replaced = privilege::acts().replace_file(&file, text.as_bytes(), how);
+    replaced.map_err(|e| {
+        // It may not be there.
+        let _ = privilege::acts().remove_file(how.meanwhile);
         Error::from(e)
     })
 }
@@ -152,18 +153,27 @@ fn update(admin: &Admin, file: &Path, pool: &str, news: News) -> Result<()> {
 /// What `zfs list` prints, sorted.
 fn list(pool: &str) -> Result<String> {
     let beside = std::env::current_exe()?.with_file_name("zfs");
-    let mut zfs = match beside.exists() {
-        true => Command::new(beside),
-        false => Command::new("zfs"),
+    let zfs = match beside.exists() {
+        true => beside,
+        false => "zfs".into(),
     };
-    // A daemon that ends must not be started anew for it.
-    zfs.env(control::client::NO_START_VARIABLE, "1");
     let columns = format!("{COLUMNS},{VIEW}");
     let args = ["list", "-H", "-t", "filesystem", "-o", &columns, "-r", pool];
-    let ran = bounded_run::run(zfs.args(args), LONGEST)?;
-    match ran.success {
-        true => Ok(lines_of(&ran.out)),
-        false => bail!(Io, "zfs list: {}", ran.err.trim()),
+    // A daemon that ends must not be started anew for it.
+    let alone = (control::client::NO_START_VARIABLE.into(), "1".into());
+    let own =
+        std::env::vars_os().filter_map(|(n, v)| n.into_string().ok().zip(v.into_string().ok()));
+    let ran = privilege::acts().run(&Program {
+        output: true,
+        limit: Some(LONGEST),
+        environment: Some(own.chain([alone]).collect()),
+        ..Program::new(&zfs, &args)
+    })?;
+    let ran = ran.output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match ran.status.success() {
+        true => Ok(lines_of(&text(&ran.stdout))),
+        false => bail!(Io, "zfs list: {}", text(&ran.stderr).trim()),
     }
 }
 

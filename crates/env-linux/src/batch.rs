@@ -284,7 +284,13 @@ mod tests {
         assert_eq!(&image[..12], b"abcdefghijkl");
         assert_eq!(&image[20..], &big[..]);
         // In place: every byte where it is, or not at all.
-        let total = |p: &Piece| in_place(&cells, p, 1).unwrap().iter().map(|v| v.len).sum::<usize>();
+        let total = |p: &Piece| {
+            in_place(&cells, p, 1)
+                .unwrap()
+                .iter()
+                .map(|v| v.len)
+                .sum::<usize>()
+        };
         assert!(pieces.iter().all(|p| p.len == total(p)));
         assert_eq!(in_place(&cells, &pieces[1], 1).unwrap().len(), 4);
         assert!(in_place(&cells, &pieces[1], 512).is_none());

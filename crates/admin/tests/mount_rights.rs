@@ -346,10 +346,10 @@ fn what_a_user_has_chosen_of_a_share_is_known() {
     assert!(admin::setters::is_made_by_others(&mounted("p/a/joes").ds).unwrap());
     assert!(!admin::setters::is_made_by_others(&mounted("p/a/in").ds).unwrap());
     // The place is the user's: by the property, or with the command.
-    set(&a, JOE, "p/a/joes", "mountpoint", "/home/joe").unwrap();
+    set(&a, JOE, "p/a/joes", "mountpoint", "/users/joe").unwrap();
     assert_eq!(mounted("p/a/joes").chosen_by(), Some(1000));
     mount::unmount(&a, ROOT, "p/a/in", false).unwrap();
-    mount::mount(&a, JOE, "p/a/in", &[], false, false, Some("/home/in")).unwrap();
+    mount::mount(&a, JOE, "p/a/in", &[], false, false, Some("/users/in")).unwrap();
     assert_eq!(mounted("p/a/in").chosen_by(), Some(1000));
     mount::unmount(&a, ROOT, "p/a/in", false).unwrap();
     mount::mount(&a, ROOT, "p/a/in", &[], false, false, Some("/srv/in")).unwrap();

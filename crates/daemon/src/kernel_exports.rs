@@ -338,6 +338,10 @@ impl Sharer for KernelServer {
     fn refusal(&self, dataset: &str) -> Option<String> {
         self.refused.acquire().get(dataset).cloned()
     }
+
+    fn holds_mounts(&self) -> bool {
+        true
+    }
 }
 
 impl Followed for KernelServer {
@@ -347,10 +351,6 @@ impl Followed for KernelServer {
 
     fn follow(&self) -> Result<()> {
         self.changed()
-    }
-
-    fn holds_mounts(&self) -> bool {
-        true
     }
 }
 

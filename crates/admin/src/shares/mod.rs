@@ -68,14 +68,12 @@ pub trait Sharer: Send + Sync {
 /// # Errors
 /// Which option, and why.
 pub fn check(sharer: Option<&Arc<dyn Sharer>>, of: &Candidate<'_>, share: &Share) -> Result<()> {
-    if share.by_others {
-        if !share.root_squash || [share.anonuid, share.anongid].contains(&0) {
-            bail!(
-                NotPermitted,
-                "sharenfs gives clients the rights of root (no_root_squash, or 0 as the id of who is squashed), and was not set by \
-                 root; only root shares so"
-            );
-        }
+    if share.by_others && (!share.root_squash || [share.anonuid, share.anongid].contains(&0)) {
+        bail!(
+            NotPermitted,
+            "sharenfs gives clients the rights of root (no_root_squash, or 0 as the id of who is squashed), and was not set by \
+             root; only root shares so"
+        );
     }
     sharer.map_or(Ok(()), |s| s.check(of, share))
 }

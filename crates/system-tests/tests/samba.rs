@@ -81,6 +81,68 @@ fn rig(name: &str) -> Option<Rig> {
     Rig::as_root(name)
 }
 
+/// Names that are one for Samba, shares that were made by hand, and what users chose. `tank` and `tank/other` are shared before and behind.
+fn shares_of_others(rig: &Rig, mnt: &Path, shares: &dyn Fn(&Rig) -> Vec<String>) {
+    // Two names that are one for Samba: the first has it, and the log says so.
+    rig.zfs(&["create", "tank/o"]);
+    rig.zfs(&["create", "tank/o/x"]);
+    rig.zfs(&["create", "tank/o_x"]);
+    until("the log says so", || {
+        rig.log().contains("has the name 'tank_o_x'")
+    });
+    rig.zfs(&["destroy", "-r", "tank/o"]);
+    rig.zfs(&["destroy", "tank/o_x"]);
+    until("they are gone", || shares(rig) == ["tank", "tank_other"]);
+    // A name that somebody else has given stays with that share, and root's dataset has its name before a user's.
+    let hand = rig.path().join("hand");
+    rig.sh(&format!(
+        "mkdir -p {0} && net usershare add tank_hand {0}",
+        hand.display()
+    ));
+    rig.zfs(&["create", "tank/hand"]);
+    let said = rig.try_run("zfs", &["share", "tank/hand"]).fails(1);
+    assert!(said.contains("net usershare delete tank_hand"), "{said}");
+    let path = |rig: &Rig, name: &str| {
+        let info = rig.sh(&format!("net usershare info {name}"));
+        let line = info.lines().find_map(|l| l.strip_prefix("path="));
+        std::path::PathBuf::from(line.unwrap_or_default())
+    };
+    rig.zfs(&["destroy", "tank/hand"]);
+    assert_eq!(path(rig, "tank_hand"), hand);
+    rig.sh("net usershare delete tank_hand");
+    rig.zfs(&["create", "-o", "sharesmb=off", "tank/home"]);
+    rig.zfs(&["create", "tank/home/bob"]);
+    std::os::unix::fs::chown(mnt.join("home/bob"), Some(NOBODY), Some(NOBODY)).unwrap();
+    rig.zfs(&["allow", "-u", "65534", "create,mount", "tank/home/bob"]);
+    rig.try_run_as(Some(NOBODY), "zfs", &["create", "tank/home/bob/smith"])
+        .ok();
+    rig.zfs(&["create", "tank/home/bob_smith"]);
+    // It says that one of them is not shared.
+    rig.try_run("zfs", &["inherit", "sharesmb", "tank/home"])
+        .fails(1);
+    assert_eq!(path(rig, "tank_home_bob_smith"), mnt.join("home/bob_smith"));
+    let said = rig
+        .try_run("zfs", &["share", "tank/home/bob/smith"])
+        .fails(1);
+    assert!(
+        said.contains("has the name 'tank_home_bob_smith'"),
+        "{said}"
+    );
+    // What is mounted where a user likes is not shared.
+    rig.zfs(&["allow", "-u", "65534", "mountpoint", "tank/home/bob"]);
+    let place = mnt.join("home/bob/here");
+    let place = format!("mountpoint={}", place.display());
+    rig.try_run_as(Some(NOBODY), "zfs", &["set", &place, "tank/home/bob/smith"])
+        .ok();
+    rig.zfs(&["destroy", "tank/home/bob_smith"]);
+    let said = rig
+        .try_run("zfs", &["share", "tank/home/bob/smith"])
+        .fails(1);
+    assert!(said.contains("was chosen by user 65534"), "{said}");
+    rig.zfs(&["destroy", "-r", "tank/home"]);
+    until("they are gone", || shares(rig) == ["tank", "tank_other"]);
+}
+
 #[test]
 fn file_systems_are_shared_by_samba_with_their_snapshots() {
     let Some(mut rig) = rig("samba") else {
@@ -142,67 +204,7 @@ fn file_systems_are_shared_by_samba_with_their_snapshots() {
         shares(&rig) == ["tank", "tank_other"]
     });
     run(&rig, "tank_other", "ls").ok();
-    // Two names that are one for Samba: the first has it, and the log says so.
-    rig.zfs(&["create", "tank/o"]);
-    rig.zfs(&["create", "tank/o/x"]);
-    rig.zfs(&["create", "tank/o_x"]);
-    until("the log says so", || {
-        rig.log().contains("has the name 'tank_o_x'")
-    });
-    rig.zfs(&["destroy", "-r", "tank/o"]);
-    rig.zfs(&["destroy", "tank/o_x"]);
-    until("they are gone", || shares(&rig) == ["tank", "tank_other"]);
-    // A name that somebody else has given stays with that share, and root's dataset has its name before a user's.
-    let hand = rig.path().join("hand");
-    rig.sh(&format!(
-        "mkdir -p {0} && net usershare add tank_hand {0}",
-        hand.display()
-    ));
-    rig.zfs(&["create", "tank/hand"]);
-    let said = rig.try_run("zfs", &["share", "tank/hand"]).fails(1);
-    assert!(said.contains("net usershare delete tank_hand"), "{said}");
-    let path = |rig: &Rig, name: &str| {
-        let info = rig.sh(&format!("net usershare info {name}"));
-        let line = info.lines().find_map(|l| l.strip_prefix("path="));
-        std::path::PathBuf::from(line.unwrap_or_default())
-    };
-    rig.zfs(&["destroy", "tank/hand"]);
-    assert_eq!(path(&rig, "tank_hand"), hand);
-    rig.sh("net usershare delete tank_hand");
-    rig.zfs(&["create", "-o", "sharesmb=off", "tank/home"]);
-    rig.zfs(&["create", "tank/home/bob"]);
-    std::os::unix::fs::chown(mnt.join("home/bob"), Some(NOBODY), Some(NOBODY)).unwrap();
-    rig.zfs(&["allow", "-u", "65534", "create,mount", "tank/home/bob"]);
-    rig.try_run_as(Some(NOBODY), "zfs", &["create", "tank/home/bob/smith"])
-        .ok();
-    rig.zfs(&["create", "tank/home/bob_smith"]);
-    // It says that one of them is not shared.
-    rig.try_run("zfs", &["inherit", "sharesmb", "tank/home"])
-        .fails(1);
-    assert_eq!(
-        path(&rig, "tank_home_bob_smith"),
-        mnt.join("home/bob_smith")
-    );
-    let said = rig
-        .try_run("zfs", &["share", "tank/home/bob/smith"])
-        .fails(1);
-    assert!(
-        said.contains("has the name 'tank_home_bob_smith'"),
-        "{said}"
-    );
-    // What is mounted where a user likes is not shared.
-    rig.zfs(&["allow", "-u", "65534", "mountpoint", "tank/home/bob"]);
-    let place = mnt.join("home/bob/here");
-    let place = format!("mountpoint={}", place.display());
-    rig.try_run_as(Some(NOBODY), "zfs", &["set", &place, "tank/home/bob/smith"])
-        .ok();
-    rig.zfs(&["destroy", "tank/home/bob_smith"]);
-    let said = rig
-        .try_run("zfs", &["share", "tank/home/bob/smith"])
-        .fails(1);
-    assert!(said.contains("was chosen by user 65534"), "{said}");
-    rig.zfs(&["destroy", "-r", "tank/home"]);
-    until("they are gone", || shares(&rig) == ["tank", "tank_other"]);
+    shares_of_others(&rig, &mnt, &shares);
     // What a killed daemon left is taken up by the next one; what others share is not touched.
     rig.sh(&format!(
         "mkdir -p {0}/else && net usershare add else {0}/else",

@@ -3,7 +3,6 @@
 use crate::registry::{Admin, PoolEntry};
 use base::Result;
 use pool::Tunables;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,12 +57,6 @@ pub trait Process: Send + Sync {
     /// What a user may have at a time counts for all of these together.
     fn account(&self, uid: u32) -> u32 {
         uid
-    }
-
-    /// The options with which the administrator's table of file systems (fstab(5)) lets every user mount a dataset at a place; none: it
-    /// does not.
-    fn lets_users_mount(&self, _dataset: &str, _place: &Path) -> Option<String> {
-        None
     }
 
     /// Name of another process, if it is known.

@@ -96,7 +96,6 @@ pub const FILES: &[(&str, &str)] = &[
     ("/run/zfs-fuse/nbd.sock, $XDG_RUNTIME_DIR/zfs-fuse/nbd.sock", "Volumes as network block devices, for root and for the user of the daemon."),
     ("/etc/exports.d/zfs.exports", "Shares, for the kernel's NFS server: written by root's daemon without --nfs-listen."),
     ("/etc/zfs/zfs-list.cache/POOL", "File systems of a pool, for OpenZFS's generator of systemd's mount units: kept up to date by root's daemon where the administrator has made the file. With ZFS_FUSE_CACHE, in the folder of that file."),
-    ("/etc/fstab", "Lines of type zfs or fuse.zfs with the option user or users: mounts that root's daemon makes for everybody, with the options of the line, noexec, nosuid and nodev unless these say otherwise."),
     ("/var/lib/zfs/zpool.cache", "Pools of root's daemon to import at start."),
     ("~/.local/state/zfs-fuse/zpool.cache", "Pools of a user's daemon to import at start."),
     ("~/zfs", "Below it a user's pools are mounted unless they have mount points of their own."),

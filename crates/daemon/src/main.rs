@@ -10,7 +10,6 @@ mod door;
 #[cfg(test)]
 mod ending_tests;
 mod faults;
-mod fstab;
 mod health_watch;
 mod kernel_exports;
 mod list_cache;

@@ -2,7 +2,6 @@
 //! and write heartbeats; shares of memory; the machine's devices.
 
 use crate::dirty::Dirty;
-use crate::fstab;
 use crate::health_watch::HealthWatch;
 use crate::{budget, door};
 use admin::pools::agent::Agent;
@@ -14,7 +13,6 @@ use fuse_zpl::Caching;
 use pool::Tunables;
 use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -199,11 +197,6 @@ impl Process for Threads {
 
     fn date(&self, seconds: u64) -> String {
         cli::time::ctime(seconds, &cli::time::zone())
-    }
-
-    fn lets_users_mount(&self, dataset: &str, place: &Path) -> Option<String> {
-        let text = std::fs::read_to_string(fstab::FILE).ok()?;
-        fstab::lets_users_mount(&text, dataset, place)
     }
 
     fn command(&self, pid: i32) -> Option<String> {

@@ -108,48 +108,8 @@ fn remount(entry: &PoolEntry, m: &Mounted, options: &[String], user: Option<u32>
     })
 }
 
-/// The options of a mount that a user may make because the administrator has listed it (fstab(5)), as mount(8) would make it. The
-/// caller's own do not count.
-fn listed_mount(
-    admin: &Admin,
-    peer: Peer,
-    dataset: &str,
-    options: &[String],
-    directory: Option<&str>,
-) -> Option<Vec<String>> {
-    rights::mounting_user(admin, peer)?;
-    let place = directory.filter(|_| !remounts(options).0)?;
-    let options = admin.process.lets_users_mount(dataset, Path::new(place))?;
-    let power = |o: &str| matches!(o, "user" | "users").then_some("noexec,nosuid,nodev");
-    let each = options.split(',').map(|o| power(o).unwrap_or(o));
-    Some(each.map(str::to_string).collect())
-}
-
 /// `zfs mount NAME [DIRECTORY]`. `force`: even if blocks of it are missing since it was received from a redacted stream.
 pub fn mount(
-    admin: &Arc<Admin>,
-    peer: Peer,
-    dataset: &str,
-    options: &[String],
-    overlay: bool,
-    force: bool,
-    directory: Option<&str>,
-) -> Answer<()> {
-    match listed_mount(admin, peer, dataset, options, directory) {
-        Some(options) => {
-            // It is the administrator's mount.
-            let root = Peer {
-                uid: 0,
-                gid: 0,
-                ..peer
-            };
-            mount_as(admin, root, dataset, &options, overlay, false, directory)
-        }
-        None => mount_as(admin, peer, dataset, options, overlay, force, directory),
-    }
-}
-
-fn mount_as(
     admin: &Arc<Admin>,
     peer: Peer,
     dataset: &str,

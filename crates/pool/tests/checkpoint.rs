@@ -280,6 +280,10 @@ fn without_the_feature_no_checkpoint_is_taken() {
     let pool = create(&dir, &["zpool_checkpoint"]);
     let e = pool.take_checkpoint().unwrap_err();
     assert_eq!(e.kind, Kind::Unsupported);
-    assert!(e.to_string().starts_with("pool must be upgraded"), "{e}");
+    assert!(
+        e.to_string()
+            .starts_with("operation not supported on this type of pool"),
+        "{e}"
+    );
     pool.close().unwrap();
 }

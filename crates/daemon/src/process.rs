@@ -225,8 +225,12 @@ impl Process for Threads {
 
     fn identity(&self, path: &str) -> Option<(bool, u64, u64)> {
         if base::is_network_device(path) {
-            // No device of this machine has the number.
-            return Some((true, u64::MAX, env_linux::remote::identity(path)?));
+            // No device of this machine has the number. What is no address is refused when it is opened.
+            return Some((
+                true,
+                u64::MAX,
+                env_linux::remote::identity(path).unwrap_or_default(),
+            ));
         }
         let whole = |_| std::fs::metadata(env_linux::part::split(path).map_or(path, |p| p.0));
         let meta = std::fs::metadata(path).or_else(whole).ok()?;

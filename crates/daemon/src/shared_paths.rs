@@ -28,11 +28,8 @@ pub fn check(of: &Candidate<'_>) -> Result<()> {
              that root sets is shared"
         );
     }
-    if !of
-        .path
-        .to_str()
-        .is_some_and(|p| !p.chars().any(char::is_control))
-    {
+    let is_plain = |p: &str| !p.chars().any(char::is_control);
+    if !of.path.to_str().is_some_and(is_plain) {
         bail!(
             NotPermitted,
             "its mount point has characters that are none of UTF-8, or control characters"

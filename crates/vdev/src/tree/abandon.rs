@@ -63,7 +63,8 @@ impl VdevTree {
             Some(Left { path, device })
         };
         let all = self.leaves().iter().filter_map(left).collect();
-        self.close();
+        // Copies and writes under way are not waited for, as `close` does.
+        self.take_devices();
         all
     }
 }
@@ -96,10 +97,12 @@ mod tests {
         let after = tree.pulse();
         assert_eq!((after.busy, after.done), (0, before.done + 1));
         assert_eq!(after.flushing, None);
-        // As a transfer has it.
+        // As a transfer has it; a write that does not end.
         let transfer = leaf.device();
+        let writing = tree.copying.write(&[]);
         assert_eq!(tree.pulse().busy, 1);
         let left = tree.abandon();
+        drop(writing);
         let busy: Vec<_> = left.iter().map(|l| (&*l.path, l.is_busy())).collect();
         assert_eq!(busy, [("/d0", true), ("/d1", false)]);
         assert_eq!(read().unwrap_err().kind, Kind::NoDevice);

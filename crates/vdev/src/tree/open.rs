@@ -487,11 +487,16 @@ impl VdevTree {
 
     /// Closes all devices. Copies and writes under way end before it returns: another import may write to the same places soon.
     pub fn close(&self) {
+        self.take_devices();
+        drop(self.copying.begin(Vec::new()));
+    }
+
+    /// No transfer begins any more.
+    pub(crate) fn take_devices(&self) {
         for leaf in self.leaves() {
             leaf.set_device(None);
             leaf.set_state(State::Closed, Aux::None);
         }
-        drop(self.copying.begin(Vec::new()));
     }
 
     pub(crate) fn access(&self) -> Access {

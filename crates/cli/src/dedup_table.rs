@@ -3,7 +3,7 @@
 /// Words of a row: blocks, logical, physical and allocated bytes, then the same by references.
 const ROW: usize = 8;
 
-/// The table. `words`: [`ROW`] for each power of two of the number of references. `total`: with a line of sums. `number` and `bytes` say
+/// The table. `words`: `ROW` for each power of two of the number of references. `total`: with a line of sums. `number` and `bytes` say
 /// how counts and sizes are shown.
 pub fn table(
     words: &[u64],

@@ -17,7 +17,7 @@ use crate::path_helper::Limit;
 /// Bytes and descriptors, of which some may have got lost.
 pub type Answer = (Vec<u8>, io::Result<Vec<OwnedFd>>);
 
-/// What is done with a path or mount: a [`crate::question::Job`] as it travels.
+/// What is done with a path or mount: a `question::Job` as it travels.
 pub struct Question<'a> {
     /// Name of the job.
     pub name: &'static str,

@@ -13,7 +13,7 @@
 //!
 //! Programs that did not call [`walk_in_processes`] (tests) walk on threads, as [`crate::with_own_files`] has it.
 //!
-//! What a helper is asked is a [`crate::question::Job`]. Start at `ask_helper`.
+//! What a helper is asked is a `question::Job`. Start at `ask_helper`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

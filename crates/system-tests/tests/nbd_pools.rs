@@ -278,7 +278,10 @@ fn refusals() {
     let gone = format!("nbd+unix:///x?socket={}/none", rig.path().display());
     for (devices, words) in [
         (vec!["nbd://"], "comes a host"),
-        (vec!["nbds://localhost/x?tls-type=psk"], "tls-type is not supported"),
+        (
+            vec!["nbds://localhost/x?tls-type=psk"],
+            "tls-type is not supported",
+        ),
         (vec!["nbd+unix:///x"], "?socket=PATH is missing"),
         (vec!["nbd://127.0.0.1:1/x"], "refused"),
         (vec![gone.as_str()], "No such file"),

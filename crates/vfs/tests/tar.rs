@@ -11,7 +11,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use vfs::{Door, Nobody, OfHead, Served, Subscriber, Truth, WriteHow};
-use zpl::{Cred, New, WriteOpts};
+use zpl::{Cred, New, WriteOpts, Zfs};
 
 fn admin() -> Arc<Admin> {
     let (env, disks) = env_sim::mem_env(3);
@@ -70,9 +70,8 @@ fn a_file_system_and_a_snapshot_of_it_unpack_as_they_were() {
     }
 }
 
-/// A file without a name stays while a client of any door knows it.
-#[test]
-fn what_one_door_forgets_another_keeps() {
+/// A file system with two doors.
+fn two_doors() -> (Arc<Admin>, Arc<Zfs>, [Arc<Door>; 2]) {
     let admin = admin();
     let entry = admin.find("p").unwrap();
     let ds = entry.pool.dsl().root_dataset().unwrap();
@@ -80,6 +79,13 @@ fn what_one_door_forgets_another_keeps() {
     let from = OfHead::new(&admin, &entry, &ds, Vec::new(), Arc::default());
     let served = Served::new(zfs.clone(), &entry.pool, Box::new(from));
     let doors = [(); 2].map(|()| Door::open_to(&served).unwrap());
+    (admin, zfs, doors)
+}
+
+/// A file without a name stays while a client of any door knows it.
+#[test]
+fn what_one_door_forgets_another_keeps() {
+    let (_admin, zfs, doors) = two_doors();
     let new = New::file(0o100644, 0);
     let made = doors[0].make(&Nobody, vfs::ROOT, b"f", &new).unwrap();
     let vfs::Lookup::Found(same) = doors[1].lookup(&Nobody, vfs::ROOT, b"f").unwrap() else {
@@ -140,13 +146,7 @@ impl Subscriber for Cache {
 /// A page that became dirty while a write of another door was under way has older bytes where that wrote.
 #[test]
 fn a_page_that_is_written_back_leaves_what_another_door_has_written() {
-    let admin = admin();
-    let entry = admin.find("p").unwrap();
-    let ds = entry.pool.dsl().root_dataset().unwrap();
-    let zfs = entry.mounted(ds.object()).unwrap().zfs();
-    let from = OfHead::new(&admin, &entry, &ds, Vec::new(), Arc::default());
-    let served = Served::new(zfs.clone(), &entry.pool, Box::new(from));
-    let doors = [(); 2].map(|()| Door::open_to(&served).unwrap());
+    let (_admin, _, doors) = two_doors();
     let cache = Arc::new(Cache {
         door: Mutex::new(Some(doors[0].clone())),
         page: Mutex::default(),
